@@ -25,10 +25,9 @@ from gpt_jax.core.runtime.tables import TextTable
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training import metrics
 from gpt_jax.flags import Flags
-from gpt_jax.reports import goodput
 
 with cli.lazy_imports():
-  from gpt_jax.reports import norms, runs
+  from gpt_jax.reports import goodput, norms, runs
 
 
 def define(flags: Flags) -> None:
@@ -50,7 +49,7 @@ def main(args: cli.Args) -> None:
     return
   cli.required(args, 'workdir')
   if args.goodput:
-    path, account = runs.wall_time(args.workdir, out=args.out)
+    path, account = goodput.wall_time(args.workdir, out=args.out)
     tables.console().print(goodput_table(account))
     print(buckets.shown(path))
     return
@@ -72,7 +71,7 @@ def main(args: cli.Args) -> None:
         print(buckets.shown(path))
 
 
-def goodput_table(account: goodput.Account) -> TextTable:
+def goodput_table(account: 'goodput.Account') -> TextTable:
   """A table of how the wall time was spent."""
   right = 'seconds', 'share'
   table = TextTable('what', *right, '', title='Wall time', right=right)

@@ -24,6 +24,7 @@ from gpt_jax.core.nn import int8
 from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.nn.layers import FORMS
 from gpt_jax.core.nn.pipeline import Schedule
+from gpt_jax.core.objectives import choices as objectives
 from gpt_jax.core.objectives.cross_entropy import most_logits
 from gpt_jax.core.optim import train_state
 from gpt_jax.core.optim.micro_batches import divided
@@ -268,7 +269,8 @@ class MemoryModel(MicroRows):
     reduced = gathered and not scattered
     # Its rows are padded where tensor does not divide them.
     table = max((x.size(one) for x in state.tables), default=0) / mesh['tensor']
-    ids = self.config.model.vocab_size // mesh['tensor']
+    words = objectives.needs(self.config.objective.name).candidates
+    ids = (words or self.config.model.vocab_size) // mesh['tensor']
     logits = min(most_logits(ids, 'tpu'), tokens * ids)
     output = 2 * table + 4 * table * reduced + (2 + 4) * logits
     # Those of the layers have no gradients yet.

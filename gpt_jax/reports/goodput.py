@@ -7,7 +7,12 @@ rewind after a spike, writes an event `start` with the time it took and the
 time spent on steps that it discards.
 """
 
+import os
 from typing import Any, NamedTuple
+
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training import metrics
+from gpt_jax.reports import runs
 
 # In display order.
 KINDS = {
@@ -48,6 +53,24 @@ class Account(NamedTuple):
   def goodput(self) -> float:
     """The fraction of wall time spent on training steps that were kept."""
     return self.share('step')
+
+
+def wall_time(workdir: str, out: str | None = None) -> tuple[str, Account]:
+  """Plots how wall time was spent; returns the PNG's path and the figures."""
+  try:
+    spent = account(metrics.read(workdir))
+  except ValueError as e:
+    raise UsageError(
+      f'--workdir={workdir}: {e}; restore that file from a copy, or train a run there'
+    ) from e
+  figure, axes = runs.load_pyplot().subplots(figsize=(7, 3), dpi=120)
+  kinds = list(reversed(KINDS))
+  bars = axes.barh(kinds, [spent.seconds[kind] for kind in kinds])
+  axes.bar_label(bars, [f'{spent.share(k):.1%}' for k in kinds], padding=3)
+  axes.margins(x=0.12)
+  axes.set_xlabel(f'seconds of {spent.total:,.0f}')
+  axes.set_title(f'goodput {spent.goodput:.1%}')
+  return runs.save_figure(figure, out or os.path.join(workdir, 'goodput.png')), spent
 
 
 def account(lines: list[dict[str, Any]]) -> Account:

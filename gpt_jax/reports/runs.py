@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Plots runs: losses, schedule, wall time and routers, as PNG files."""
+"""Plots runs: losses, schedule and routers, as PNG files."""
 
 import math
 import os
@@ -13,9 +13,7 @@ from gpt_jax.core import config as config_lib
 from gpt_jax.core.config import Config
 from gpt_jax.core.files import buckets, files
 from gpt_jax.core.runtime.log import log
-from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training import metrics, report
-from gpt_jax.reports import goodput
 
 
 def load_pyplot():
@@ -182,24 +180,6 @@ def schedule_curves(config: Config, out: str) -> str:
   total = ramp.tokens(num_steps)
   panels[-1].set_xlabel(f'steps ({num_steps:,}; {total:.4g} tokens)')
   return save_figure(figure, out)
-
-
-def wall_time(workdir: str, out: str | None = None) -> tuple[str, goodput.Account]:
-  """Plots how wall time was spent; returns the PNG's path and the figures."""
-  try:
-    account = goodput.account(metrics.read(workdir))
-  except ValueError as e:
-    raise UsageError(
-      f'--workdir={workdir}: {e}; restore that file from a copy, or train a run there'
-    ) from e
-  figure, axes = load_pyplot().subplots(figsize=(7, 3), dpi=120)
-  kinds = list(reversed(goodput.KINDS))
-  bars = axes.barh(kinds, [account.seconds[kind] for kind in kinds])
-  axes.bar_label(bars, [f'{account.share(k):.1%}' for k in kinds], padding=3)
-  axes.margins(x=0.12)
-  axes.set_xlabel(f'seconds of {account.total:,.0f}')
-  axes.set_title(f'goodput {account.goodput:.1%}')
-  return save_figure(figure, out or os.path.join(workdir, 'goodput.png')), account
 
 
 # Draws the load of the experts over a run, and what the routers dropped.

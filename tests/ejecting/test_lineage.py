@@ -69,6 +69,6 @@ def test_the_first_losses_are_those_of_the_page(key, tmp_path):
   store = prepare.ensure(lineage_losses.config_of(key), str(tmp_path / 'store'))
   if store.manifest.fingerprint != results['fingerprint']:
     pytest.skip('the standard library is another one')
-  found, parameters = lineage_losses.losses(key, str(tmp_path / 'store'), 3)
-  np.testing.assert_allclose(found, results['models'][key]['first'], rtol=0, atol=1e-3)
+  curve, parameters = lineage_losses.losses(key, str(tmp_path / 'store'), 3)
+  np.testing.assert_allclose(curve, results['models'][key]['first'], rtol=0, atol=1e-3)
   assert parameters == results['models'][key]['parameters']

@@ -27,16 +27,15 @@ MISSES = {
   # At most 0.7 GiB in all.
   'char.py:cpu': -0.30,
   'char.py:t12': 0.19,
+  'elmo.py:cpu': -0.41,
   'gpt1.py:cpu': 0.63,
-  # At most 3 of 15.75 GiB: no choice of a mesh or of rows depends on them.
+  # At most 0.9 of 15.75 GiB: no choice of a mesh or of rows depends on them.
   'cove.py:base': 0.36,
   'transformer_xl.py:enwik8-12': -0.17,
   'ulmfit.py:wt103': 0.15,
   # Beside the arrays that are traced the compiler keeps up to 1.7 GiB with dropout.
   'bert.py:base': -0.16,
   'distilbert.py:base': -0.17,
-  # The loss scores sampled words, of which a chunk is smaller.
-  'elmo.py:base': 0.73,
   # The loss no longer keeps the whole gradient of a split table.
   'llama3.py:405b': 0.16,
 }
@@ -60,8 +59,7 @@ def test_memory_is_that_of_the_compiled_program(name):
 def test_memory_of_every_plan():
   names = {name.removeprefix('configs/') for name in PLANS}
   found = {name: off(name) for name in sorted(names)}
-  # A plan at the limit may fall on either side of it.
-  missed = {name: x for name, x in found.items() if abs(x) >= OFF or name in MISSES}
+  missed = {name: x for name, x in found.items() if abs(x) >= OFF}
   assert missed == pytest.approx(MISSES, abs=0.02)
 
 

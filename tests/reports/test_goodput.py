@@ -8,7 +8,7 @@ from gpt_jax.commands import plot
 from gpt_jax.core.runtime import tables
 from gpt_jax.core.training import metrics
 from gpt_jax.core.training.metrics import Metrics
-from gpt_jax.reports import goodput, runs
+from gpt_jax.reports import goodput
 
 
 class Clock:
@@ -109,7 +109,7 @@ def test_a_start_that_is_dropped_too_is_lost_time(run, monkeypatch):
 
 
 def test_the_table_and_the_picture(run, capsys):
-  path, account = runs.wall_time(str(run))
+  path, account = goodput.wall_time(str(run))
   assert path == f'{run}/goodput.png'
   assert (run / 'goodput.png').read_bytes().startswith(b'\x89PNG')
   tables.console().print(plot.goodput_table(account))

@@ -76,10 +76,10 @@ def losses(key: str, store: str, steps: int = STEPS) -> tuple[list[float], int]:
     tempfile.TemporaryDirectory() as folder,
     contextlib.redirect_stdout(io.StringIO()),
   ):
-    params, found = module.train(module.open_store(store), f'{folder}/run.npz', None, steps, steps)
+    params, curve = module.train(module.open_store(store), f'{folder}/run.npz', None, steps, steps)
   tables = {'embed', 'positions', 'head'}
   inner = {name: part for name, part in params.items() if name not in tables}
-  return found, sum(x.size for x in jax.tree.leaves(inner))
+  return curve, sum(x.size for x in jax.tree.leaves(inner))
 
 
 def main() -> None:
@@ -99,11 +99,11 @@ def main() -> None:
       if earlier | results == earlier and earlier['models'].keys() < MODELS.keys():
         models = earlier['models']
     for key in [key for key in MODELS if key not in models]:
-      found, parameters = losses(key, store)
-      means = np.mean(np.reshape(found, (-1, EVERY)), axis=1)
+      curve, parameters = losses(key, store)
+      means = np.mean(np.reshape(curve, (-1, EVERY)), axis=1)
       models[key] = {
         'parameters': parameters,
-        'first': [round(x, 4) for x in found[:3]],
+        'first': [round(x, 4) for x in curve[:3]],
         'losses': [round(x, 4) for x in means.tolist()],
       }
       print(key, f'{means[-1]:.4f}', flush=True)

@@ -3,13 +3,13 @@
 """Matrix products in int8, in training: `quantized` has those of decoding.
 
 Numbers are symmetric, x = scale * q with |q| <= 127, and sums of products are
-int32. Where the devices split what is summed, each sums its own part exactly, and
-they add what these sums stand for in the compute dtype, as they add those of plain
-products (`_multiply`): an int32 is twice as large to send, and sums that are to be
-added, as the gradients by way of queries, keys and values, have several scales. The
-gradient of a kernel sums over tokens, of which an int32 holds `LONGEST`: up to so
-many are summed in int32 over the devices too, so that no division of the tokens
-changes a bit.
+int32. If devices split a sum, each sums its part exactly, multiplies it by the
+scale, and they add the results in the compute dtype, as in plain products
+(`_multiply`). Sending int32 takes twice the bytes, and the gradients by way of
+queries, keys and values could not be added before they are sent, as their scales
+differ. The gradient of a kernel sums over tokens, of which an int32 holds
+`LONGEST`. Up to that number devices add it in int32 too, so that no division of
+the tokens changes a bit.
 
 Training, y = x W, with `rounded` to the nearest and one scale for each row of x
 and each column of W:
@@ -163,11 +163,10 @@ def _multiply(
   contracted: tuple[tuple[int, ...], tuple[int, ...]],
   stand_for: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
-  """What the sums of products of two int8 arrays stand for.
+  """The product of two int8 arrays, in floats.
 
-  Each device sums what it has in int32. The devices add what these sums stand for,
-  which is exact up to the rounding of those floats, as all parts of a sum have one
-  scale.
+  Each device sums its part in int32 and converts the sum by `stand_for`; the
+  devices add the floats. This is allowed because all parts of a sum have one scale.
 
   Args:
     a_axes: the logical axis of each dimension.
@@ -220,8 +219,8 @@ def _names(x: jax.Array, axes: Any) -> tuple[Names, str | None, str | None]:
 
 def _parts(shape: Sequence[int], axes: Sequence[str | None]) -> list[int]:
   """In how many parts the devices split each dimension."""
-  found = [layout.num_parts(name) if name else 1 for name in axes]
-  return [1 if size % n else n for size, n in zip(shape, found, strict=True)]
+  shards = [layout.num_parts(name) if name else 1 for name in axes]
+  return [1 if size % n else n for size, n in zip(shape, shards, strict=True)]
 
 
 def _rows(scale: jax.Array, like: jax.Array) -> jax.Array:

@@ -23,9 +23,9 @@ CHUNK_LOGITS = 1 << 25
 # As many times more on a GPU: each chunk reads and writes the gradient of the
 # whole table.
 ON_GPU = 4
-# On a TPU at least so many tokens in a chunk, for the same reason: a product of
-# fewer takes less time than the gradient of the table, 8 bytes an element, takes
-# to be read and written (v6e: 918e12 FLOP/s and 1.64e12 bytes/s, so 2,239).
+# A chunk on a TPU has at least this many tokens, for the same reason: multiplying
+# fewer takes less time than reading and writing the gradient of the table, 8 bytes
+# an element (v6e: 918e12 FLOP/s and 1.64e12 bytes/s give 2,239 tokens).
 TOKENS_ON_TPU = 2048
 # A GPU's matrix units need rows of logits that begin at a multiple of 16 bytes:
 # with GPT-2's 50,257 tokens the products of the output took twice the time.

@@ -16,7 +16,7 @@ from gpt_jax.core.tokenizers import tokenizer
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.core.training.run import check_before
 from gpt_jax.opening import models
-from gpt_jax.reports import runs
+from gpt_jax.reports import goodput
 from tests.support import tiny
 from tests.support.golden_io import ROOT as GOLDEN
 
@@ -250,7 +250,7 @@ def test_folders_without_a_run(tmp_path):
   with pytest.raises(UsageError, match=f'--workdir={tmp_path}: holds no run'):
     models.load(str(tmp_path))
   with pytest.raises(UsageError, match='does not begin with a start'):
-    runs.wall_time(str(tmp_path))
+    goodput.wall_time(str(tmp_path))
   assert not [*tmp_path.iterdir()]
   config = config_lib.resolve(tiny.config(**tiny.MESHABLE))
   (tmp_path / 'config.json').write_text(config_lib.to_json(config))
