@@ -9,8 +9,10 @@ import pytest
 
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training import metrics
+from gpt_jax.looking import documents
 from gpt_jax.looking.course import Compared, Course
 from gpt_jax.looking.layers import Measuring
+from tests.support import whole_runs
 
 
 def test_steps_have_the_bits_of_the_log(run):
@@ -77,3 +79,17 @@ def test_refusals(run, tmp_path):
   (copy / 'checkpoints/8').rename(copy / 'gone')
   with Course.open(str(copy), 12) as course:
     assert course.start == 0
+
+
+@pytest.mark.slow  # whole runs
+@pytest.mark.parametrize('name', ['electra', 'mass', 'switch', 'transformer_xl', 'elmo', 'albert'])
+def test_any_kind_of_pre_training_is_taken_again(tmp_path, name):
+  run = whole_runs.trained(name, tmp_path)
+  with Course.open(str(run.workdir), 5) as course:
+    course.advance(4)
+    pieces = documents.pieces(course, 5)
+    taken = course.take()
+    scored = documents.scored(course.parts, taken, pieces)
+  assert [(x.step, x.same) for x in course.compared] == [(step, True) for step in (4, 4, 5, 5)]
+  assert {x.piece.row for x in scored} == {*range(taken.batch.shape.rows)}
+  assert all(x.loss > 0 and x.gradient > 0 for x in scored)
