@@ -34,7 +34,6 @@ from gpt_jax.core.training.compiled import Compiled, compile_train_step
 from gpt_jax.core.training.parts import Parts, abstract_state
 from gpt_jax.core.training.past import known_skips
 from gpt_jax.core.training.run import Run
-from gpt_jax.resilience.replay import copied
 
 # What is compared with the log, of each step that it has.
 FIGURES = ('loss', 'grad_norm')
@@ -65,10 +64,13 @@ class Batch(NamedTuple):
 class Taken(NamedTuple):
   """A step that was taken.
 
+  Both states are in the memory of the host: with what a program needs, two may
+  be too much for the devices.
+
   Attributes:
-    before: the state before it.
+    before: the state before it, NumPy.
     batch: that it read.
-    after: the state after it.
+    after: the state after it, NumPy.
     out: its metrics: see `step.train_step`.
   """
 
@@ -85,7 +87,7 @@ class Course:
     run: read only.
     start: the step of the checkpoint from which it is taken; 0: from the start.
     done: steps that are done.
-    state: after them.
+    state: after them, on the devices or NumPy.
     compared: with the log, so far.
   """
 
@@ -159,13 +161,14 @@ class Course:
     first = self.done
     with bar('steps') as report:
       while self.done < done:
-        self._step(self.state)
+        self.step()
         report(f'from step {first} on', self.done - first, done - first)
 
   def take(self) -> Taken:
-    """Takes the next step, and keeps the state before it."""
-    before, batch = self.state, self.next_batch()
-    out = self._step(copied(before))
+    """Takes the next step, and keeps the states before and after it."""
+    before, batch = jax.device_get(self.state), self.next_batch()
+    out = self.step()
+    self.state = jax.device_get(self.state)
     return Taken(before, batch, self.state, out)
 
   def go_back(self, done: int) -> None:
@@ -182,16 +185,28 @@ class Course:
     if not self.compared and later:
       self.advance(min(later))
 
-  def _step(self, state: TrainState) -> dict[str, Any]:
+  def step(self) -> dict[str, Any]:
+    """Takes the next step; returns its metrics."""
     batch, self._ahead = self.next_batch(), None
-    call = self.program(batch.shape).call
-    self.state, out = call(state, batch.arrays, *self.parts.average_start())
-    out = jax.device_get(out)
+    self.state, out = called(self.parts, self.program(batch.shape), self.state, batch)
     watchdog.enter('step')
     self.done = batch.step
     for name, logged in self._logged.get(batch.step, {}).items():
       self.compared.append(Compared(batch.step, name, logged, float(out[name])))
     return out
+
+
+def called(
+  parts: Parts, program: Compiled, state: TrainState, batch: Batch
+) -> tuple[TrainState, dict[str, Any]]:
+  """Calls a training step on a state, which is gone if it was on the devices.
+
+  Returns:
+    The new state, on the devices, and the metrics, NumPy.
+  """
+  placed = jax.device_put(state, parts.shardings)
+  new, out = program.call(placed, batch.arrays, *parts.average_start())
+  return new, jax.device_get(out)
 
 
 def _config(workdir: str, step: int) -> Config:

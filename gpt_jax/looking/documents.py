@@ -127,13 +127,13 @@ def scored(parts: Parts, taken: Taken, batch: list[Piece]) -> list[Scored]:
     squares = [jnp.sum(jnp.square(x.astype(jnp.float32))) for x in jax.tree.leaves(gradient)]
     return loss, weight, jnp.sqrt(sum(squares))
 
-  found = []
+  found, params = [], jax.device_put(taken.before.params, parts.shardings.params)
   with sharding.use(parts.mesh, parts.rules), bar('pieces') as report:
     for number, piece in enumerate(batch, start=1):
       row = {name: x[piece.row : piece.row + 1] for name, x in whole.items()}
       if piece.targets is not None:
         row['weights'] = _within(row['weights'], piece.targets)
-      numbers = jax.device_get(of(taken.before.params, parts.put_whole(row, 1)))
+      numbers = jax.device_get(of(params, parts.put_whole(row, 1)))
       found.append((piece, *map(float, numbers)))
       report('documents', number, len(batch))
   total = sum(weight for _, _, weight, _ in found) or 1.0

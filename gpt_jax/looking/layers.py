@@ -4,16 +4,13 @@
 
 from typing import NamedTuple
 
-import jax
-
 from gpt_jax.core import config as config_lib
 from gpt_jax.core.optim.schedules import Shape
 from gpt_jax.core.runtime import watchdog
 from gpt_jax.core.training import norm_lines
 from gpt_jax.core.training.compiled import Compiled, compile_train_step
 from gpt_jax.core.training.parts import Parts
-from gpt_jax.looking.course import Taken
-from gpt_jax.resilience.replay import copied
+from gpt_jax.looking.course import Taken, called
 
 
 class Layers(NamedTuple):
@@ -47,8 +44,6 @@ class Measuring:
     if batch.shape not in self._programs:
       with watchdog.during('compile'):
         self._programs[batch.shape] = compile_train_step(self._parts, batch.shape)
-    call = self._programs[batch.shape].call
-    _, out = call(copied(taken.before), batch.arrays, *self._parts.average_start())
-    out = jax.device_get(out)
+    _, out = called(self._parts, self._programs[batch.shape], taken.before, batch)
     [(_, norms)] = norm_lines.lines(batch.step, [out], 1)
     return Layers(norms, float(out['loss']))

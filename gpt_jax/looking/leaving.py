@@ -9,7 +9,7 @@ from gpt_jax.core.checkpoints.checkpointer import Checkpointer
 from gpt_jax.core.runtime.log import log
 from gpt_jax.core.spec import FailedError, UsageError
 from gpt_jax.core.training import norm_lines
-from gpt_jax.looking.course import FIGURES, Course, Taken
+from gpt_jax.looking.course import FIGURES, Course
 from gpt_jax.looking.layers import Measuring
 
 
@@ -78,9 +78,12 @@ def first_outside(course: Course, first: int, last: int, quantity: str, band: Ba
 
   def measured() -> bool:
     """Takes the next step; whether it is outside."""
-    taken = course.take()
-    step = taken.batch.step
-    values[step] = _value(taken, measuring, quantity)
+    if quantity in FIGURES:
+      value = float(course.step()[quantity])
+    else:
+      value = _norm(measuring.of(course.take()).norms, quantity)
+    step = course.done
+    values[step] = value
     log.info('step %d: %s %.6g', step, quantity, values[step])
     return not band.has(values[step])
 
@@ -112,10 +115,7 @@ def first_outside(course: Course, first: int, last: int, quantity: str, band: Ba
   return Found(min(step for step, x in values.items() if not band.has(x)), values)
 
 
-def _value(taken: Taken, measuring: Measuring, quantity: str) -> float:
-  if quantity in FIGURES:
-    return float(taken.out[quantity])
-  norms = measuring.of(taken).norms
+def _norm(norms: dict[str, float], quantity: str) -> float:
   if quantity in norms:
     return norms[quantity]
   of_kind = [x for name, x in norms.items() if name.startswith(f'{quantity}/')]

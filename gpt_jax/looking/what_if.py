@@ -2,21 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step would have done with another rate, another bound, or less text."""
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
+import numpy as np
 
 from gpt_jax.core import config as config_lib
 from gpt_jax.core.optim.train_state import TrainState
 from gpt_jax.core.runtime import watchdog
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training.compiled import compile_train_step
-from gpt_jax.looking.course import Batch, Course, Taken
+from gpt_jax.looking.course import Batch, Course, Taken, called
 from gpt_jax.looking.documents import Piece
-from gpt_jax.resilience.replay import copied
 
 
 class Outcome(NamedTuple):
@@ -63,7 +63,7 @@ def changed(
     batch: the pieces of the step's batch.
     without: documents whose tokens do not count; they are read all the same.
   """
-  parts, (step, shape, arrays) = course.parts, taken.batch
+  parts, data = course.parts, taken.batch
   if clip is not None:
     config = config_lib.unlocked(parts.config)
     config.optim.clip_norm = clip
@@ -71,28 +71,27 @@ def changed(
   if lr is not None:
     parts = parts._replace(schedule=lambda step: jnp.float32(lr))
   if without:
-    arrays = parts.put_whole(_without(arrays, batch, without, step), shape.rows)
+    arrays = _without(data, batch, without)
+    data = data._replace(arrays=parts.put_whole(arrays, data.shape.rows))
   with watchdog.during('compile'):
-    program = compile_train_step(parts, shape)
-  after, out = program.call(copied(taken.before), arrays, *parts.average_start())
-  return _outcome(course, taken.before, after, jax.device_get(out), following)
+    program = compile_train_step(parts, data.shape)
+  after, out = called(parts, program, taken.before, data)
+  return _outcome(course, taken.before, jax.device_get(after), out, following)
 
 
-def _without(
-  arrays: dict[str, jax.Array], batch: Sequence[Piece], documents: Collection[int], step: int
-) -> dict[str, Any]:
+def _without(data: Batch, batch: Sequence[Piece], documents: Collection[int]) -> dict[str, Any]:
   """A batch in which the tokens of some documents have weight 0."""
   found = [piece for piece in batch if {*piece.documents} & {*documents}]
   if missing := {*documents} - {number for piece in found for number in piece.documents}:
     raise UsageError(
-      f'--without={min(missing)}: no row of step {step} has that document; give a number of '
+      f'--without={min(missing)}: no row of step {data.step} has that document; give a number of '
       f'the table, such as {batch[0].documents[0]}'
     )
-  if 'weights' not in arrays:
+  if 'weights' not in data.arrays:
     raise UsageError(
       '--without: the tokens of this objective have no weights that could be 0; leave it out'
     )
-  whole = jax.device_get(arrays)
+  whole = jax.device_get(data.arrays)
   weights = whole['weights'].copy()
   for piece in found:
     weights[piece.row, piece.targets or slice(None)] = 0
@@ -102,19 +101,18 @@ def _without(
 def _outcome(
   course: Course, before: TrainState, after: TrainState, out: Any, following: Batch | None
 ) -> Outcome:
-  added = optax.tree.norm(jax.tree.map(_difference, after.params, before.params))
-  later = None
+  squares = jax.tree.leaves(jax.tree.map(_squares, after.params, before.params))
+  added, later = math.sqrt(sum(squares)), None
   if following:
-    call = course.program(following.shape).call
-    _, later = call(copied(after), following.arrays, *course.parts.average_start())
+    _, later = called(course.parts, course.program(following.shape), after, following)
   return Outcome(
     float(out['loss']),
     float(out['grad_norm']),
-    float(added),
+    added,
     None if later is None else float(later['loss']),
     None if later is None else float(later['grad_norm']),
   )
 
 
-def _difference(new: jax.Array, old: jax.Array) -> jax.Array:
-  return new.astype(jnp.float32) - old.astype(jnp.float32)
+def _squares(new: np.ndarray, old: np.ndarray) -> float:
+  return float(np.sum(np.square(new.astype(np.float64) - old.astype(np.float64))))

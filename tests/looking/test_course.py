@@ -5,6 +5,8 @@
 import math
 import shutil
 
+import jax
+import numpy as np
 import pytest
 
 from gpt_jax.core.spec import UsageError
@@ -40,8 +42,10 @@ def test_goes_on_to_the_log_if_none_was_on_the_way(run):
 
 def test_another_state_is_told_apart(run):
   with Course.open(run, 18) as course:
-    params = course.state.params
-    params['final_norm']['scale'] *= 1 + 2**-7
+    state = jax.device_get(course.state)
+    norm = state.params['final_norm']
+    norm['scale'] = norm['scale'] * np.float32(1 + 2**-7)
+    course.state = state
     course.advance(18)
     assert not any(x.same for x in course.compared)
   assert Compared(3, 'loss', math.nan, math.nan).same
