@@ -83,6 +83,17 @@ def whole(p, heads=tiny.H, kv_heads=tiny.G):
   return p | {name: jax.tree.map(repeat, p[name]) for name in ('key', 'value')}
 
 
+def loss_of(hidden, table, targets, weights, z_loss=0.0):
+  """The loss of plain JAX, by a model without layers: what is minimized, and the cross-entropy."""
+  plain = of(TIED=False, POSITION_TABLE=False, FINAL_NORM=False, PADDED=True, Z_LOSS=z_loss)
+  states = hidden.reshape(-1, hidden.shape[-1])
+  params = {'embed': {'embedding': states}, 'head': {'embedding': table}, 'layers': []}
+  inputs = np.arange(targets.size).reshape(targets.shape)
+  return plain.causal_loss_with_z(
+    params, {'inputs': inputs, 'targets': targets, 'weights': weights}
+  )
+
+
 def softmax(x):
   """exp(x_i) / sum_j exp(x_j) over the last axis."""
   e = np.exp(x - np.max(x, axis=-1, keepdims=True))
