@@ -234,15 +234,12 @@ def make_ffn(name, *, bias=True, dtype=jnp.float32):
   return FFNS[name]().make(d_ff=F, bias=bias, inits=INITS['normal']()(1), dtype=dtype)
 
 
-FORMULAS = reference.ACTIVATIONS | reference.GATES
-
-
 @pytest.mark.parametrize('name', FORMS)
 def test_activation(name):
   """From -9 to 9, where the two forms of GELU differ by up to 5e-4."""
   x = np.linspace(-9, 9, 1009, dtype=np.float32)
   found = jax.jit(FORMS[name].activation)(x)
-  expected = FORMULAS[name](np.float64(x))
+  expected = reference.FORMULAS[name](np.float64(x))
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
 
 
@@ -261,7 +258,7 @@ def test_ffn(name, bias):
   boxed = jax.eval_shape(module.init, jax.random.key(0), x)['params']
   axes = {f'{layer}/{kind}': p.names for layer, sub in boxed.items() for kind, p in sub.items()}
   expected_axes = {'in/kernel': ('embed', 'mlp'), 'out/kernel': ('mlp', 'embed')}
-  if name in reference.GATES:
+  if FORMS[name].gated:
     expected_axes['gate/kernel'] = ('embed', 'mlp')
     if bias:
       expected_axes['gate/bias'] = ('mlp',)
@@ -271,10 +268,7 @@ def test_ffn(name, bias):
 
   params = tiny.random_like(unbox(boxed), seed=1)
   assert params['in']['kernel'].shape == (D, F)
-  full = reference.to_float64(params)
-  for layer in full.values():
-    layer.setdefault('bias', 0.0)
-  expected = reference.feed_forward(full, np.float64(x), FORMULAS[name])
+  expected = reference.feed_forward(reference.widened(params), np.float64(x), name)
   y = jax.jit(module.apply)({'params': params}, x)
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
