@@ -87,9 +87,7 @@ def attention_by_hand(p, x):
 
 
 def by_hand(p, x, text, memory, mask):
-  """Plain JAX's block; others of its parts, with norms where the parameters have them."""
-  if f'{text}_block' in vars(PLAIN) and memory is None:
-    return getattr(PLAIN, f'{text}_block')(x, p, 0.0, reference.seen(L, 3), None, None)
+  """A block of plain JAX's parts, with norms where the parameters have them."""
   sublayers = {'attention': lambda x: attention_by_hand(p['attention'], x)}
   if memory is not None:
     cross, real = reference.whole(p['cross']), mask[:, None, None]

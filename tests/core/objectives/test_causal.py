@@ -43,33 +43,25 @@ def test_z_loss_trains_but_is_not_reported(num_micro):
   model = tiny.model(num_layers=1)
   params, batch = tiny.params(model), tiny.batch(tiny.B, tiny.L, tiny.V)
   key = jax.random.key(0)
-  plain, penalised = Causal().bind(model), Causal(z_loss=0.1).bind(model)
-
-  def mean(objective):
-    run = functools.partial(mean_gradients, objective=objective, num_micro=num_micro)
-    return jax.jit(run)(params, batch, key)
-
+  penalised = Causal(z_loss=0.1).bind(model)
   by_hand = reference.of(PADDED=True, Z_LOSS=0.1).causal_loss_with_z
   (total, loss), slopes = reference.run(
     jax.value_and_grad(by_hand, has_aux=True), weights.to_plain(params), batch
   )
-  weight = batch['weights'].sum()
-  (unpenalised, _, _), (same, _, grads) = mean(plain), mean(penalised)
-  np.testing.assert_allclose([same, unpenalised], loss / weight, rtol=1e-5)
-  # What is minimised has the penalty.
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b / weight, rtol=1e-4, atol=1e-5),
-    weights.to_plain(grads),
-    slopes,
-  )
-  found, evaluated, other = jax.jit(
+
+  @jax.jit
+  def run(params):
     # Evaluation has no key.
-    lambda p: (
-      penalised.loss(p, batch, key),
-      penalised.loss(p, batch, None),
-      plain.loss(p, batch, None),
-    )
-  )(params)
-  np.testing.assert_allclose(found.penalty, total - loss, rtol=1e-5)
-  assert evaluated.sum == other.sum
+    evaluated, trained = (penalised.loss(params, batch, k) for k in (None, key))
+    mean = mean_gradients(params, batch, key, objective=penalised, num_micro=num_micro)
+    return mean, trained, evaluated
+
+  (mean, _, grads), trained, evaluated = run(params)
+  weight = batch['weights'].sum()
+  np.testing.assert_allclose(mean, loss / weight, rtol=1e-5)
+  # What is minimised has the penalty.
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+  jax.tree.map(lambda a, b: close(a, b / weight), weights.to_plain(grads), slopes)
+  np.testing.assert_allclose(trained.penalty, total - loss, rtol=1e-5)
+  np.testing.assert_allclose(evaluated.sum, loss, rtol=1e-5)
   assert evaluated.penalty == 0
