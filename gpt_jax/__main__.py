@@ -35,6 +35,7 @@ COMMANDS = {
   'plot': 'draw the curves of runs',
   'report': 'a page about a run, to open in a browser',
   'benchmark': 'compile time, step time, tokens/s, data wait, MFU',
+  'why': 'take a step of a run again, and look into it',
   'profile': 'trace steps of a run, and show where their time went',
   'doctor': 'check the installation',
 }

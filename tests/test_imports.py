@@ -45,7 +45,7 @@ FLOORS = (
   ('tuning.objectives',),
   ('hub', 'opening'),
   ('studies',),
-  ('evaluation', 'planning', 'serving', 'plain'),
+  ('evaluation', 'planning', 'serving', 'plain', 'looking'),
   ('reports', 'ejecting'),
   ('tuning',),
   ('flags', 'benchmarks'),

@@ -161,6 +161,7 @@ class Run(NamedTuple):
     evaluation: Callable[..., Evaluation] | None = None,
     *,
     read_only: bool = False,
+    at_most: int | None = None,
   ) -> tuple['Run', TrainState]:
     """Opens a pre-training run; returns its newest state, or the initial one.
 
@@ -172,6 +173,7 @@ class Run(NamedTuple):
       evaluation: makes the evaluation from (parts, sets=, tokenizer=); None:
         only the loss on the held-out sets.
       read_only: writes nothing, and does not evaluate.
+      at_most: with `read_only`, the last acceptable step; None: any.
 
     Returns:
       The run, and its state, on the devices.
@@ -189,7 +191,7 @@ class Run(NamedTuple):
         )
       store = store_data.open_store(config, workdir)
       store = store.ordered(config.data.source, config.data.rows)
-      return _opened(config, mesh, workdir, store, evaluation, read_only=True)
+      return _opened(config, mesh, workdir, store, evaluation, read_only=True, at_most=at_most)
     workdir_lib.check_same_run(config, workdir)
     origins.check(config, workdir)
     config, mesh = check_before(config, workdir)
@@ -521,6 +523,7 @@ def _opened(
   evaluation: Callable[..., Evaluation] | None,
   *,
   read_only: bool,
+  at_most: int | None = None,
 ) -> tuple[Run, TrainState]:
   """Opens a run whose token store is open: see `Run.open`."""
   tokenizer, fingerprint = store.tokenizer(), store.manifest.fingerprint
@@ -550,7 +553,7 @@ def _opened(
 
   if read_only:
     checkpointer = Checkpointer(workdir, read_only=True)
-    state = checkpointer.restore(parts_lib.abstract_state(parts))
+    state = checkpointer.restore(parts_lib.abstract_state(parts), at_most=at_most)
     past_lib.check_store(workdir, checkpointer.restored, fingerprint)
     checkpointer.close()
     history = History(workdir, store=fingerprint)
