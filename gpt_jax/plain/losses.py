@@ -32,10 +32,10 @@ def causal_loss_with_z(params: Params, batch: Batch) -> tuple[Array, Array]:
   scores = logits(params, hidden_states(params, batch))
   log_z = jax.nn.logsumexp(scores, axis=-1)
   nll = log_z - jnp.take_along_axis(scores, batch['targets'][..., None], axis=-1)[..., 0]
+  penalised = nll + Z_LOSS * jnp.square(log_z)
   if PADDED:
-    nll, log_z = nll * batch['weights'], log_z * batch['weights']
-  loss = jnp.sum(nll)
-  return loss + Z_LOSS * jnp.sum(jnp.square(log_z)), loss
+    nll, penalised = nll * batch['weights'], penalised * batch['weights']
+  return jnp.sum(penalised), jnp.sum(nll)
 
 
 def switch_loss(params: Params, batch: Batch) -> tuple[Array, Array]:

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from gpt_jax.decoding import sampler as sampler_lib
 from gpt_jax.decoding.settings import Sampler
-from tests.support import reference
 
 DRAWS = 20_011
 # Not sorted, the differences large enough to tell the tokens apart.
@@ -45,13 +45,13 @@ def restricted(probs, kept):
 
 @pytest.mark.parametrize('temperature', [0.5, 1.0, 2.5])
 def test_temperature(temperature):
-  probs = reference.softmax(np.float64(LOGITS) / temperature)
+  probs = special.softmax(np.float64(LOGITS) / temperature)
   assert_drawn_from(frequencies(Sampler(temperature)), probs)
 
 
 @pytest.mark.parametrize('top_k', [1, 3, 7, 100])
 def test_top_k(top_k):
-  probs = reference.softmax(np.float64(LOGITS) / 0.7)
+  probs = special.softmax(np.float64(LOGITS) / 0.7)
   kept = np.argsort(-LOGITS)[:top_k]
   found = frequencies(Sampler(0.7, top_k=top_k))
   assert_drawn_from(found, restricted(probs, kept))
@@ -62,7 +62,7 @@ def test_top_k(top_k):
   'top_p, num_kept', [(0.0, 1), (0.3, 1), (0.5, 2), (0.8, 3), (0.9, 4), (1, 7)]
 )
 def test_top_p(top_p, num_kept):
-  probs = reference.softmax(np.float64(LOGITS))
+  probs = special.softmax(np.float64(LOGITS))
   order = np.argsort(-probs)
   reached = np.cumsum(probs[order])
   assert num_kept == 7 or num_kept == 1 + np.sum(reached < top_p)
@@ -72,7 +72,7 @@ def test_top_p(top_p, num_kept):
 
 def test_top_p_is_taken_of_what_top_k_left():
   """Of the best three, renormalised to .49, .29 and .22, two reach 0.75."""
-  probs = reference.softmax(np.float64(LOGITS))
+  probs = special.softmax(np.float64(LOGITS))
   order = np.argsort(-probs)
   of_three = probs[order[:3]] / probs[order[:3]].sum()
   assert of_three[:1].sum() < 0.75 < of_three[:2].sum()
@@ -84,7 +84,7 @@ def test_top_p_is_taken_of_what_top_k_left():
 # Of the largest probability, .42: .25, .19, .11 and .08 are .60, .45, .27, .18.
 @pytest.mark.parametrize('min_p, num_kept', [(0.0, 7), (0.2, 4), (0.5, 2), (1.0, 1)])
 def test_min_p(min_p, num_kept):
-  probs = reference.softmax(np.float64(LOGITS))
+  probs = special.softmax(np.float64(LOGITS))
   kept = np.flatnonzero(probs >= min_p * probs.max())
   assert len(kept) == num_kept
   found = frequencies(Sampler(min_p=min_p))
@@ -93,7 +93,7 @@ def test_min_p(min_p, num_kept):
 
 def test_min_p_is_taken_after_the_temperature_and_with_the_others():
   """At 2, seven are at least 0.1; of those top_k takes five."""
-  probs = reference.softmax(np.float64(LOGITS) / 2)
+  probs = special.softmax(np.float64(LOGITS) / 2)
   kept = np.flatnonzero(probs >= 0.3 * probs.max())
   assert len(kept) == 5
   sampler = Sampler(2.0, top_k=6, top_p=0.99, min_p=0.3)
@@ -163,7 +163,7 @@ def test_filters_of_many_tokens_equal_those_of_sorted_ones():
   for row, sampler, kept in zip(logits, samplers, found, strict=True):
     best = np.sort(np.float64(row))[::-1][: sampler.top_k or V]
     if sampler.top_p < 1:
-      reached = np.cumsum(reference.softmax(best))
+      reached = np.cumsum(special.softmax(best))
       best = best[: 1 + int(np.sum(reached < sampler.top_p))]
     least = best[-1]
     np.testing.assert_array_equal(kept, np.where(row < least, -np.inf, row))

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.stats
+from scipy import special
 
 from gpt_jax.core.spec import UsageError
 from gpt_jax.decoding import programs, speculative
@@ -22,7 +23,7 @@ from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.settings import Sampler
 from gpt_jax.decoding.speculative import Draft
-from tests.support import reference, tiny
+from tests.support import tiny
 from tests.support.decoding import generate
 
 V, CONTEXT = 7, 53
@@ -190,7 +191,7 @@ def probabilities(rows, sampler):
     penalty = sampler.repetition_penalty
     scores = np.where(logits > 0, logits / penalty, logits * penalty)
     logits = np.where(np.isin(np.arange(V), row), scores, logits)
-    probs = reference.softmax(logits / sampler.temperature)
+    probs = special.softmax(logits / sampler.temperature)
     kept = np.argsort(-probs)[: sampler.top_k or V]
     of_kept = np.cumsum(probs[kept]) / probs[kept].sum()
     kept = kept[: 1 + np.sum(of_kept < sampler.top_p)]
@@ -262,8 +263,8 @@ def test_proposals_are_accepted_as_often_as_the_distributions_overlap():
   accepted, own = JUDGE(
     proposed, every(p, (rows, N + 1, V)), every(q, (rows, N, V)), stacked, first
   )
-  probs = reference.softmax(np.float64(p))
-  overlaps = np.minimum(probs[:-1], reference.softmax(np.float64(q))).sum(axis=1)
+  probs, proposals = (special.softmax(np.float64(x), axis=-1) for x in (p, q))
+  overlaps = np.minimum(probs[:-1], proposals).sum(axis=1)
   reach = np.cumprod([1, *overlaps])
   expected = reach - [*reach[1:], 0]
   assert p_value(np.bincount(accepted, minlength=N + 1), expected) > LEAST

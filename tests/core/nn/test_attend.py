@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Scores, their softmax, and blocks of queries within rows, against loops."""
+"""Scores, their softmax, and blocks of queries within rows, against plain JAX."""
 
 import functools
 
@@ -21,12 +21,12 @@ from tests.support import reference
 B, L, K, H, G = 3, 29, 7, 6, 2
 Q, M = 5, 11  # queries and keys that are given as arrays
 EVERYTHING = Visibility()
-# The call-string, and the reference's name.
+# Whether a query sees a key so far before it.
 KINDS = {
-  'full': ('full',),
-  'bidirectional': ('bidirectional',),
-  'local(window=4)': ('local', 4),
-  'local(window=11)': ('local', 11),
+  'full': lambda distance: distance >= 0,
+  'bidirectional': lambda distance: distance > -L,
+  'local(window=4)': lambda distance: (distance >= 0) & (distance < 4),
+  'local(window=11)': lambda distance: (distance >= 0) & (distance < 11),
 }
 
 
@@ -41,6 +41,13 @@ def qkv(length=L):
   q = rng.normal(size=(B, length, H, K))
   k, v = rng.normal(size=(2, B, length, G, K))
   return np.float32(q), np.float32(k), np.float32(v)
+
+
+def by_hand(q, k, v, seen, *, scale=0.3, bias=0.0):
+  """That of plain JAX: [B, L, H * K] to [B, L, H, K]."""
+  plain = reference.of(SCORE_SCALE=scale, SCORE_BIAS=True)
+  k, v = (np.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
+  return reference.run(plain.attend, q, k, v, bias, seen, None).reshape(q.shape)
 
 
 def run(text, *args, visibility=EVERYTHING, bias=None, scale=0.3):
@@ -76,41 +83,31 @@ def documents(length=L):
   + [('local(window=11)', 'prefix'), ('bidirectional', 'whole mask')],
 )
 def test_blocks_of_queries(text, seen):
-  """With a bias of each row; unseen rows excepted, they equal the loop."""
+  """With a bias of each row; unseen rows excepted."""
   q, k, v = qkv()
   bias = np.random.default_rng(2).normal(size=(B, H, L, L))
   mask = padding() if seen in ('padding', 'both') else None
   ids = documents() if seen in ('documents', 'both') else None
-  # Each document has blocks of its own.
-  start = np.zeros((B, L), int)
-  if ids is not None:
-    start = np.array([[list(row).index(x) for x in row] for row in ids])
-
   prefix = np.array([0, 8, L]) if seen == 'prefix' else None
   whole = None
+  places = np.arange(L)
+  shown = np.tile(KINDS[text](places[:, None] - places), (B, 1, 1))
   if seen == 'whole mask':
     whole = np.random.default_rng(3).random((B, L, L)) < 0.7
     whole |= np.eye(L, dtype=bool)
-
-  def sees(b, i, j):
-    within = reference.sees(KINDS[text], i - start[b, i], j - start[b, i])
-    if prefix is not None:
-      within |= i < j < prefix[b]
-    return (
-      within
-      and (whole is None or whole[b, i, j])
-      and (mask is None or mask[b, j])
-      and (ids is None or ids[b, i] == ids[b, j])
-    )
-
-  expected = reference.attend(
-    *(np.float64(x) for x in (q, k, v)), sees, scale=0.3, bias=lambda *index: bias[index]
-  )
+    shown &= whole
+  if prefix is not None:
+    shown |= (places[:, None] < places) & (places < prefix[:, None, None])
+  if mask is not None:
+    shown &= mask[:, None]
+  if ids is not None:
+    shown &= ids[:, :, None] == ids[:, None]
+  expected = by_hand(q, k, v, shown[:, None], bias=bias)
   found = np.asarray(
     run(text, q, k, v, visibility=Visibility(mask, ids, prefix, whole), bias=np.float32(bias))
   )
   assert np.isfinite(found).all()
-  any_key = np.array([[any(sees(b, i, j) for j in range(L)) for i in range(L)] for b in range(B)])
+  any_key = shown.any(-1)
   blind = mask is not None and text != 'bidirectional'
   assert any_key.all() != blind
   np.testing.assert_allclose(found[any_key], expected[any_key], rtol=1e-4, atol=1e-5)
@@ -146,12 +143,7 @@ def test_blocks_are_as_large_as_said(monkeypatch):
 def test_a_bias_for_all_rows():
   q, k, v = qkv()
   bias = np.random.default_rng(2).normal(size=(1, H, L, L))
-  expected = reference.attend(
-    *(np.float64(x) for x in (q, k, v)),
-    lambda b, i, j: j <= i,
-    scale=0.3,
-    bias=lambda b, h, i, j: bias[0, h, i, j],
-  )
+  expected = by_hand(q, k, v, reference.seen(L), bias=bias)
   found = run('full', q, k, v, bias=np.float32(bias))
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -178,7 +170,7 @@ def test_bfloat16_scores_are_not_rounded():
   wide = [np.float64(np.float32(x)) for x in (q, k, v)]
   # No power of two: queries must not be rounded when they are scaled either.
   scale = 5.3
-  expected = reference.attend(*wide, lambda b, i, j: j <= i, scale=scale)
+  expected = by_hand(*wide, reference.seen(L), scale=scale)
   assert np.abs(np.einsum('blhk,bmk->bhlm', wide[0], wide[1][:, :, 0])).max() > 9
   found = np.float64(np.float32(run('full', q, k, v, scale=scale)))
   # What is left: probabilities and outputs are rounded to eight bits.
@@ -339,7 +331,7 @@ def random_mask(*shape):
 def test_attend(heads, kv_heads):
   q, k, v = across(heads, kv_heads)
   mask = random_mask(Q, M)
-  expected = reference.attend(q, k, v, lambda b, i, j: mask[i, j])
+  expected = by_hand(q, k, v, mask, scale=K**-0.5)
   found = jax.jit(scaled)(q, k, v, mask=mask)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -348,7 +340,7 @@ def test_attend_with_a_mask_for_each_row():
   q, k, v = across(6, 2)
   mask = random_mask(B, Q, M)
   assert not np.array_equal(mask[0], mask[1])
-  expected = reference.attend(q, k, v, lambda b, i, j: mask[b, i, j])
+  expected = by_hand(q, k, v, mask[:, None], scale=K**-0.5)
   found = jax.jit(scaled)(q, k, v, mask=mask)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -357,9 +349,9 @@ def test_scores_are_bounded_with_their_bias():
   q, k, v = across(6, 2)
   bias = np.float32(np.random.default_rng(4).normal(size=(1, 6, Q, M)))
   bounded = functools.partial(scaled, mask=np.ones((Q, M), bool), bias=bias)
-  expected = reference.attend(
-    q, k, v, lambda b, i, j: True, bias=lambda b, h, i, j: bias[0, h, i, j], softcap=0.7
-  )
+  scores = np.einsum('BLGJK,BMGK->BGJLM', np.float64(q).reshape(B, Q, 2, 3, K), k) * K**-0.5
+  scores = 0.7 * np.tanh((scores.reshape(B, 6, Q, M) + bias) / 0.7)
+  expected = by_hand(0 * q, k, v, True, bias=scores)
   found = jax.jit(functools.partial(bounded, softcap=0.7))(q, k, v)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
   assert not np.allclose(found, jax.jit(bounded)(q, k, v), atol=1e-2)

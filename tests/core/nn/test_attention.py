@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Attention against loops over rows, queries, heads and keys."""
+"""Attention against that of plain JAX."""
 
 import functools
 
@@ -84,9 +84,9 @@ def test_module(window, heads, kv_heads):
   }
   assert params['query']['kernel'].shape == (D, heads * K)
   assert params['value']['kernel'].shape == (D, kv_heads * K)
-  expected = reference.self_attention(
-    reference.to_float64(params), np.float64(x), heads=heads, kv_heads=kv_heads, window=window
-  )
+  plain = reference.of(NUM_HEADS=heads, NUM_KV_HEADS=kv_heads)
+  seen = reference.seen(L, window)
+  expected = reference.run(plain.attention, x, params, 0.0, seen, None, None)
   y, cache = run(attention)(params, x, HERE)
   assert cache is None
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
@@ -110,7 +110,7 @@ def test_cache_is_written_at_the_positions_of_each_row():
   after = (np.einsum('bgkm->bmgk', cache.key_BGKM), np.einsum('bgmk->bmgk', cache.value_BGMK))
   for name, old, new in zip(('key', 'value'), before, after, strict=True):
     expected = old.copy()
-    made = reference.dense(params[name], x).reshape(B, L, 2, K)
+    made = reference.run(reference.of().dense, x, params[name]).reshape(B, L, 2, K)
     for b, i in np.ndindex(B, L):
       expected[b, positions[b, i]] = made[b, i]
     np.testing.assert_allclose(new, expected, rtol=1e-4, atol=1e-5)
@@ -169,22 +169,28 @@ def test_dropout_needs_a_key_and_a_rate():
 )
 @pytest.mark.parametrize('cross', [False, True])
 def test_scale(name, layer, expected, cross):
-  softcap = 0.5 if 'softcap' in name else None
   attention = module(full(), scale=name)
   _, params, x = with_params(attention)
-  p = reference.to_float64(params)
-  given = {'scale': expected, 'softcap': softcap, 'heads': 6, 'kv_heads': 2}
   if cross:
-    memory = np.random.default_rng(7).normal(size=(B, M, D))
-    context = Context(extra={'encoded': np.float32(memory)})
+    memory = np.float32(np.random.default_rng(7).normal(size=(B, M, D)))
+    context, seen = Context(extra={'encoded': memory}), True
     attention = module(full(), CrossAttention, scale=name)
-    apply = functools.partial(attention.apply, layer=layer)
-    y, _ = jax.jit(apply)({'params': params}, x, context)
-    everything = np.ones((B, M), bool)
-    wanted = reference.cross_attention(p, np.float64(x), memory, everything, **given)
+    y, _ = jax.jit(functools.partial(attention.apply, layer=layer))({'params': params}, x, context)
   else:
     y, _ = run(attention, np.int32(layer))(params, x, HERE)
-    wanted = reference.self_attention(p, np.float64(x), **given)
+    memory, seen = x, reference.seen(L)
+  plain = reference.of(SCORE_BIAS=True)
+
+  def by_hand(p, x, memory):
+    p = reference.whole(p)
+    q = plain.heads(plain.dense(x, p['query']), 6)
+    k, v = (plain.heads(plain.dense(memory, p[name]), 6) for name in ('key', 'value'))
+    scores = jnp.einsum('blhk,bmhk->bhlm', q, k) * expected
+    if 'softcap' in name:
+      scores = 0.5 * jnp.tanh(scores / 0.5)
+    return plain.dense(plain.attend(0 * q, k, v, scores, seen, None), p['out'])
+
+  wanted = reference.run(by_hand, params, x, memory)
   np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -199,9 +205,8 @@ def test_padding_on_the_left_and_on_the_right():
   mask[0, :2] = mask[1, 4:] = False
   context = Context(visibility=Visibility(key_mask_BM=mask))
   y, _ = run(attention)(params, x, context)
-  expected = reference.self_attention(
-    reference.to_float64(params), np.float64(x), heads=6, kv_heads=2, mask=mask
-  )
+  seen = reference.seen(L) & mask[:, None, None]
+  expected = reference.run(reference.of().attention, x, params, 0.0, seen, None, None)
   np.testing.assert_allclose(y[mask], expected[mask], rtol=1e-4, atol=1e-5)
   assert np.isfinite(y).all()
   noise = np.where(mask[:, :, None], x, 97.0)
@@ -223,8 +228,8 @@ def test_cross_attention_reads_what_is_not_padding():
   hidden = Visibility(key_mask_BM=np.zeros((B, L), bool))
   same, _ = apply({'params': params}, x, context._replace(visibility=hidden))
   np.testing.assert_array_equal(y, same)
-  expected = reference.cross_attention(
-    reference.to_float64(params), np.float64(x), np.float64(memory), mask, heads=6, kv_heads=2
+  expected = reference.run(
+    reference.of().cross_attention, x, memory, reference.whole(params), mask[:, None, None], None
   )
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 

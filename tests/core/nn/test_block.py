@@ -26,15 +26,7 @@ from tests.support import reference, tiny
 B, L, D, F, K, H, G, M = 3, 5, 17, 29, 7, 6, 2, 11
 HERE = Context()
 FIRST = np.int32(0)
-# The spec of a block, and the reference's name for it.
-KINDS = {
-  'pre': 'pre',
-  'post': 'post',
-  'parallel': 'parallel',
-  'parallel(num_norms=2)': 'parallel',
-  'sandwich': 'pre',
-  'reordered': 'pre',
-}
+KINDS = ['pre', 'post', 'parallel', 'parallel(num_norms=2)', 'sandwich', 'reordered']
 # What blocks normalise at the end of each sublayer, and before it.
 NORMS_OF = {
   'parallel': {'attention_norm'},
@@ -76,31 +68,63 @@ def make(text, *, cross=False):
   )
 
 
+PLAIN = reference.of()
+
+
+def attention_by_hand(p, x):
+  """Plain JAX's, after norms of queries and keys: of each head's K features, or all heads'."""
+
+  def heads(name, number):
+    y, norm = PLAIN.dense(x, p[name]), p.get(f'{name}_norm')
+    if norm and len(norm['scale']) > K:
+      y = PLAIN.norm(y, norm)
+    y = PLAIN.heads(y, number)
+    return PLAIN.norm(y, norm) if norm and len(norm['scale']) == K else y
+
+  k, v = (jnp.repeat(heads(name, G), H // G, axis=2) for name in ('key', 'value'))
+  y = PLAIN.attend(heads('query', H), k, v, 0.0, reference.seen(L, 3), None)
+  return PLAIN.dense(y, p['out'])
+
+
+def by_hand(p, x, text, memory, mask):
+  """A block of plain JAX's parts, with norms where the parameters have them."""
+  sublayers = {'attention': lambda x: attention_by_hand(p['attention'], x)}
+  if memory is not None:
+    cross, real = reference.whole(p['cross']), mask[:, None, None]
+    sublayers['cross'] = lambda x: PLAIN.cross_attention(x, memory, cross, real, None)
+  sublayers['ffn'] = lambda x: PLAIN.mlp(x, p['ffn'])
+
+  def norm(x, name):
+    return PLAIN.norm(x, p[name]) if name in p else x
+
+  if text.startswith('parallel'):
+    h = norm(x, 'attention_norm')
+    other = norm(x, 'ffn_norm') if 'ffn_norm' in p else h
+    return x + sublayers['attention'](h) + sublayers['ffn'](other)
+  for name, sublayer in sublayers.items():
+    if text.startswith('post'):
+      x = norm(x + sublayer(x), f'{name}_norm')
+    else:
+      x += norm(sublayer(norm(x, f'{name}_norm')), f'{name}_output_norm')
+  return x
+
+
 def check(text, *, cross):
-  """Compares a block with the reference, and returns its parameters."""
+  """Compares a block with plain JAX's, and returns its parameters."""
   block = make(text, cross=cross)
   rng = np.random.default_rng(0)
   x = np.float32(rng.normal(size=(B, L, D)))
-  context, given = HERE, {}
+  context, memory, mask = HERE, None, None
   if cross:
     memory = np.float32(rng.normal(size=(B, M, D)))
     # Padding on the left, none, and on both sides.
     mask = np.ones((B, M), bool)
     mask[0, :4] = mask[2, :1] = mask[2, 7:] = False
     context = Context(extra={'encoded': memory, 'source_real': mask})
-    given = {'memory': np.float64(memory), 'memory_mask': mask}
   args = x, context, None, FIRST
   boxed = jax.eval_shape(block.init, jax.random.key(0), *args)
   params = tiny.random_like(nn.meta.unbox(boxed['params']), seed=1)
-  expected = reference.block(
-    reference.to_float64(params),
-    np.float64(x),
-    kind=KINDS[text.partition('(qk_norm')[0]],
-    heads=H,
-    kv_heads=G,
-    window=3,
-    **given,
-  )
+  expected = reference.run(lambda p, x, m: by_hand(p, x, text, m, mask), params, x, memory)
   y, cache = jax.jit(block.apply)({'params': params}, *args)
   assert cache is None
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
@@ -208,15 +232,12 @@ def make_ffn(name, *, bias=True, dtype=jnp.float32):
   return FFNS[name]().make(d_ff=F, bias=bias, inits=INITS['normal']()(1), dtype=dtype)
 
 
-FORMULAS = reference.ACTIVATIONS | reference.GATES
-
-
 @pytest.mark.parametrize('name', FORMS)
 def test_activation(name):
   """From -9 to 9, where the two forms of GELU differ by up to 5e-4."""
   x = np.linspace(-9, 9, 1009, dtype=np.float32)
   found = jax.jit(FORMS[name].activation)(x)
-  expected = FORMULAS[name](np.float64(x))
+  expected = reference.FORMULAS[name](np.float64(x))
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
 
 
@@ -235,7 +256,7 @@ def test_ffn(name, bias):
   boxed = jax.eval_shape(module.init, jax.random.key(0), x)['params']
   axes = {f'{layer}/{kind}': p.names for layer, sub in boxed.items() for kind, p in sub.items()}
   expected_axes = {'in/kernel': ('embed', 'mlp'), 'out/kernel': ('mlp', 'embed')}
-  if name in reference.GATES:
+  if FORMS[name].gated:
     expected_axes['gate/kernel'] = ('embed', 'mlp')
     if bias:
       expected_axes['gate/bias'] = ('mlp',)
@@ -245,10 +266,7 @@ def test_ffn(name, bias):
 
   params = tiny.random_like(unbox(boxed), seed=1)
   assert params['in']['kernel'].shape == (D, F)
-  full = reference.to_float64(params)
-  for layer in full.values():
-    layer.setdefault('bias', 0.0)
-  expected = reference.feed_forward(full, np.float64(x), FORMULAS[name])
+  expected = reference.feed_forward(reference.widened(params), np.float64(x), name)
   y = jax.jit(module.apply)({'params': params}, x)
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from gpt_jax.core import spec
 from gpt_jax.core.nn.choices import INITS, INPUTS, OUTPUTS
@@ -16,12 +17,14 @@ from gpt_jax.core.nn.row import Row
 from gpt_jax.core.objectives import cross_entropy
 from gpt_jax.core.objectives.causal import Causal
 from gpt_jax.core.spec import UsageError
+from gpt_jax.ejecting import weights
 from gpt_jax.papers.transformer_xl.adaptive import adaptive_log_probs
 from tests.support import reference, tiny
 from tests.support.cases import slow
 
 B, L, V, D = tiny.B, tiny.L, tiny.V, tiny.D
 TOKENS = np.array([[0, 22, 5], [5, 5, 1]])
+PLAIN = reference.of()
 
 
 def make_table(dtype):
@@ -109,14 +112,16 @@ def test_input(text, scale):
     return sown['intermediates']['embedded'][0]
 
   def by_hand(types):
-    p = reference.to_float64(params)
+    p = reference.widened(params)
     x = scale * p['embed']['embedding'][tokens]
     if 'token_types' in text:
       x = x + p['segments']['embedding'][types]
     x = x + p['positions']['embedding'][:L]
-    x = reference.normalize(p, 'embed_norm', x) if 'norm' in text else x
-    wide = 'd_embed' in text
-    return reference.dense(p['embed_projection'], x) if wide else x
+    if 'norm' in text:
+      x = reference.run(PLAIN.norm, x, p['embed_norm'])
+    if 'd_embed' in text:
+      x = reference.run(PLAIN.dense, x, p['embed_projection'])
+    return x
 
   typed = 'token_types' in text
   found = embedded(params, types if typed else None)
@@ -155,38 +160,26 @@ def test_output(text, head, scale):
     return logits, jax.value_and_grad(total)(params)
 
   logits, (loss, gradient) = jax.device_get(run(params))
-  hidden = reference.hidden(
-    params,
-    batch['inputs'],
-    kind='pre',
-    num_layers=1,
-    heads=tiny.H,
-    kv_heads=tiny.G,
-    windows=(None,),
-  )
   assert ('output_dense' in params) == ('transform' in text)
-  if 'transform' in text:
-    # BERT: a dense layer, an activation, a norm.
-    p = reference.to_float64(params)
-    activation = reference.gelu if 'gelu' in text else np.tanh
-    hidden = activation(reference.dense(p['output_dense'], hidden))
-    hidden = reference.normalize(p, 'output_norm', hidden)
-  table = np.float64(params[head]['embedding'])
-  bias = np.float64(params.get('head_bias', np.zeros(tiny.V)))
   assert ('head_bias' in params) == ('bias' in text)
-  expected = scale * (hidden @ table.T) + bias
-  np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
+  plain = reference.of(TIED=head == 'embed')
 
-  # The bias is one more feature, which is always one.
-  wide = np.concatenate([scale * hidden, np.ones((B, L, 1))], axis=-1)
-  table = np.concatenate([table, bias[:, None]], axis=-1)
-  targets, weights = batch['targets'], batch['weights']
-  np.testing.assert_allclose(
-    loss, reference.cross_entropy(wide, table, targets, weights), rtol=1e-5
-  )
+  def expected(p):
+    x = plain.hidden_states(p, batch)
+    if 'transform' in text:
+      # BERT: a dense layer, an activation, a norm.
+      activation = plain.gelu_exact if 'gelu' in text else jnp.tanh
+      x = plain.norm(activation(plain.dense(x, p['output_dense'])), p['output_norm'])
+    scores = plain.logits(p, scale * x) + p.get('head_bias', 0.0)
+    total, _ = reference.loss_of(scores, jnp.eye(tiny.V), batch['targets'], batch['weights'])
+    return total, scores
+
+  both = jax.value_and_grad(expected, has_aux=True)
+  (wanted, scores), slopes = reference.run(both, weights.to_plain(params))
+  np.testing.assert_allclose(logits, scores, rtol=1e-3, atol=1e-4)
+  np.testing.assert_allclose(loss, wanted, rtol=1e-5)
   if 'bias' in text:
-    _, d_table = reference.cross_entropy_gradients(wide, table, targets, weights)
-    np.testing.assert_allclose(gradient['head_bias'], d_table[:, -1], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(gradient['head_bias'], slopes['head_bias'], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -212,18 +205,20 @@ def test_output_beside_embeddings_of_another_width(text, d_embed):
     return hidden, logits, objective.loss(params, batch, None).sum
 
   hidden, logits, loss = jax.device_get(run(params))
-  p, x = reference.to_float64(params), np.float64(hidden)
-  if 'transform' in text:
-    width = d_embed if text.startswith('tied') else D
-    assert p['output_dense']['kernel'].shape == (D, width)
-    x = np.tanh(reference.dense(p['output_dense'], x))
-    x = reference.normalize(p, 'output_norm', x)
-  else:
-    x = x @ p['embed_projection']['kernel'].T * 5**-0.5
-  table = p['embed' if text.startswith('tied') else 'head']['embedding']
-  expected = x @ table.T + p.get('head_bias', np.zeros(tiny.V))
-  np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
-  wanted = reference.cross_entropy(expected, np.eye(tiny.V), batch['targets'], batch['weights'])
+  tied = text.startswith('tied')
+
+  def expected(p, x):
+    if 'transform' in text:
+      assert p['output_dense']['kernel'].shape == (D, d_embed if tied else D)
+      x = PLAIN.norm(jnp.tanh(PLAIN.dense(x, p['output_dense'])), p['output_norm'])
+    else:
+      x = x @ p['embed_projection']['kernel'].T * 5**-0.5
+    scores = reference.of(TIED=tied).logits(p, x) + p.get('head_bias', 0.0)
+    loss = reference.loss_of(scores, jnp.eye(tiny.V), batch['targets'], batch['weights'])
+    return scores, loss[0]
+
+  scores, wanted = reference.run(expected, params, hidden)
+  np.testing.assert_allclose(logits, scores, rtol=1e-3, atol=1e-4)
   np.testing.assert_allclose(loss, wanted, rtol=1e-5)
 
 
@@ -245,7 +240,7 @@ def test_bounded_logits(text):
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
   loss = jax.jit(Causal().bind(model).loss)(params, batch, None).sum
   ones = np.eye(tiny.V)
-  wanted = reference.cross_entropy(expected, ones, batch['targets'], batch['weights'])
+  wanted, _ = reference.run(reference.loss_of, expected, ones, batch['targets'], batch['weights'])
   np.testing.assert_allclose(loss, wanted, rtol=1e-5)
 
 
@@ -307,7 +302,7 @@ def test_embedding(div_val, d_embed, own, widths, num_kernels):
   assert {name: x.shape for name, x in embed.items()} == expected
   tokens = tiny.tokens(B, L)
   tokens[0, :6] = [0, 4, 5, 11, 12, 22]  # the ends of all clusters
-  table = wide_table(reference.to_float64(embed), num_kernels)
+  table = wide_table(reference.widened(embed), num_kernels)
   found = embedded_of(model, params, tokens)
   np.testing.assert_allclose(found, table[tokens], rtol=1e-4, atol=1e-5)
 
@@ -317,7 +312,7 @@ def test_softmax(div_val, d_embed, own, widths, num_kernels):
   """P(w), or P(cluster) P(w | cluster); probabilities sum to one."""
   model = adaptive(div_val, d_embed, own)
   params = tiny.params(model)
-  p = reference.to_float64(params)
+  p = reference.widened(params)
   embed, softmax = p['embed'], p['softmax']
   h = np.random.default_rng(1).normal(size=(B, D))
 
@@ -335,10 +330,10 @@ def test_softmax(div_val, d_embed, own, widths, num_kernels):
 
   expected = np.zeros((B, V))
   for b in range(B):
-    head = reference.softmax(scores(0)[b])
+    head = special.softmax(scores(0)[b])
     expected[b, :5] = head[:5]
-    expected[b, 5:12] = head[5] * reference.softmax(scores(1)[b])
-    expected[b, 12:] = head[6] * reference.softmax(scores(2)[b])
+    expected[b, 5:12] = head[5] * special.softmax(scores(1)[b])
+    expected[b, 12:] = head[6] * special.softmax(scores(2)[b])
   found = logits_of(model, params, np.float32(h))
   np.testing.assert_allclose(np.exp(found), expected, rtol=1e-4, atol=1e-6)
   np.testing.assert_allclose(np.exp(found).sum(-1), 1, rtol=1e-5)
@@ -363,7 +358,7 @@ def test_plain_softmax_over_adaptive_embeddings():
   params = tiny.params(model)
   assert 'softmax' not in params
   h = np.float32(np.random.default_rng(1).normal(size=(B, D)))
-  table = wide_table(reference.to_float64(params['embed']), 3)
+  table = wide_table(reference.widened(params['embed']), 3)
   found = logits_of(model, params, h)
   np.testing.assert_allclose(found, h @ table.T, rtol=1e-4, atol=1e-5)
 

@@ -21,7 +21,6 @@ from tests.support import reference, tiny
 
 B, L, D, F, E = 4, 6, 5, 7, 3
 KEY = jax.random.key(7)
-FORMULAS = reference.ACTIVATIONS | reference.GATES
 
 
 def layer(text, *, bias=True, dtype=jnp.float32):
@@ -50,7 +49,7 @@ def apply(module, params, x, training=True):
 
 def by_token(params, x, *, expert, top_k=1, group=L, capacity=None):
   """Equations 1 to 6, one token after the other, in float64."""
-  params = reference.to_float64(params)
+  params = reference.widened(params)
   kernel = params['router']['kernel']
   groups = np.float64(x).reshape(-1, group, D)
   out, kept = np.zeros_like(groups), np.zeros((*groups.shape[:2], top_k), bool)
@@ -71,12 +70,8 @@ def by_token(params, x, *, expert, top_k=1, group=L, capacity=None):
           continue
         used[i] += 1
         kept[g, t, k] = True
-        own = {
-          name: {'bias': 0.0, **{n: a[i] for n, a in params[name].items()}}
-          for name in params
-          if name != 'router'
-        }
-        out[g, t] += gate * reference.feed_forward(own, token, FORMULAS[expert])
+        own = {n: {k: a[i] for k, a in p.items()} for n, p in params.items() if n != 'router'}
+        out[g, t] += gate * reference.feed_forward(own, token, expert)
     balances.append(E * np.sum(chosen * probs))
     loads.append(chosen)
   stats = {

@@ -24,6 +24,7 @@ from gpt_jax.core.nn.transformer import parameter_shapes
 from gpt_jax.core.objectives.causal import Causal
 from gpt_jax.core.spec import UsageError
 from gpt_jax.decoding.programs import for_decoding
+from gpt_jax.ejecting import weights
 from tests.support import reference, tiny
 from tests.support.cases import slow
 
@@ -189,21 +190,21 @@ def test_remat_saves_memory():
 # What each of four layers, two of each pattern, is told.
 WINDOWS = [None, 3, None, 3]
 TWO = {'num_layers': 4, 'attention': 'full, local(window=3)'}
-KIND = {'kind': 'pre', 'heads': tiny.H, 'kv_heads': tiny.G}
 
 
-def embedded(params, tokens):
-  p = reference.to_float64(params)
-  return p['embed']['embedding'][tokens] + p['positions']['embedding'][:L]
+def by_hand(params, tokens, windows, scales=4 * [tiny.K**-0.5], kind='pre'):
+  """What is embedded, the output of each layer, and the last normalised."""
 
+  def run(p):
+    out = [p['embed']['embedding'][tokens] + p['positions']['embedding'][:L]]
+    for layer, window, scale in zip(p['layers'], windows, scales, strict=True):
+      block = getattr(reference.of(SCORE_SCALE=scale), f'{kind}_block')
+      out.append(block(out[-1], layer, 0.0, reference.seen(L, window), None, None))
+    if 'final_norm' in p:
+      out.append(reference.of().norm(out[-1], p['final_norm']))
+    return out
 
-def outputs_by_hand(params, tokens, layers, **kind):
-  """Of each layer, and the last normalised."""
-  out = reference.stack(params['decoder'], embedded(params, tokens), layers, **{**KIND, **kind})
-  p = reference.to_float64(params)
-  if 'final_norm' in p:
-    out.append(reference.normalize(p, 'final_norm', out[-1]))
-  return out
+  return reference.run(run, weights.to_plain(params))
 
 
 def test_a_period_of_two_patterns_is_its_layers_in_turn():
@@ -215,12 +216,10 @@ def test_a_period_of_two_patterns_is_its_layers_in_turn():
   assert periods['block_0']['ffn']['in']['bias'].shape == (2, tiny.F)
   found = jax.jit(model.apply)({'params': params}, tokens).hidden_BLD
 
-  def by_hand(windows):
-    layers = [{'window': window} for window in windows]
-    return outputs_by_hand(params, tokens, layers)[-1]
-
-  np.testing.assert_allclose(found, by_hand(WINDOWS), rtol=1e-3, atol=1e-4)
-  assert not np.allclose(found, by_hand([3, None, 3, None]), atol=1e-2)
+  expected = by_hand(params, tokens, WINDOWS)[-1]
+  np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+  other = by_hand(params, tokens, [3, None, 3, None])[-1]
+  assert not np.allclose(found, other, atol=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -253,16 +252,11 @@ def test_each_layer_has_its_scale(text, scales, loop):
   params, tokens = tiny.params(model), tiny.tokens(B, L)
   found = jax.jit(model.apply)({'params': params}, tokens).hidden_BLD
 
-  def by_hand(scales):
-    layers = [
-      {'window': window, 'scale': scale} for window, scale in zip(WINDOWS, scales, strict=True)
-    ]
-    return outputs_by_hand(params, tokens, layers)[-1]
-
-  np.testing.assert_allclose(found, by_hand(scales), rtol=1e-3, atol=1e-4)
+  expected = by_hand(params, tokens, WINDOWS, scales)[-1]
+  np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
   if text != 'none':
-    repeated = scales[:2] * 2
-    assert not np.allclose(found, by_hand(repeated), rtol=1e-3, atol=1e-3)
+    repeated = by_hand(params, tokens, WINDOWS, scales[:2] * 2)[-1]
+    assert not np.allclose(found, repeated, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -280,14 +274,12 @@ def test_layer_outputs(kind, changes):
     return out.hidden_BLD, sown['embedded'][0], layer_outputs(sown)
 
   hidden, start, outputs = run(params)
-  np.testing.assert_allclose(start, embedded(params, tokens), rtol=1e-6)
-  layers = [{'window': window} for window in WINDOWS]
-  expected = outputs_by_hand(params, tokens, layers, kind=kind)
   assert len(outputs) == 4
+  expected = by_hand(params, tokens, WINDOWS, kind=kind)
   if kind == 'post':
     np.testing.assert_array_equal(hidden, outputs[-1])
     expected.append(expected[-1])
-  for one, other in zip([*outputs, hidden], expected, strict=True):
+  for one, other in zip([start, *outputs, hidden], expected, strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The whole model against GPT-1, GPT-2 and encoder-decoders in NumPy."""
+"""The whole model against GPT-1, GPT-2 and encoder-decoders in plain JAX."""
 
 import functools
 import math
@@ -18,6 +18,7 @@ from gpt_jax.core.nn.row import Row
 from gpt_jax.core.nn.stack import layer_outputs
 from gpt_jax.core.objectives.causal import Causal
 from gpt_jax.core.spec import UsageError
+from gpt_jax.ejecting import weights
 from tests.support import reference, tiny
 from tests.support.cases import slow
 
@@ -32,27 +33,14 @@ def forward(model):
   return jax.jit(run)
 
 
-def expected_hidden(params, tokens, *, kind):
-  return reference.hidden(
-    params,
-    tokens,
-    kind=kind,
-    num_layers=tiny.MODEL['num_layers'],
-    heads=tiny.H,
-    kv_heads=tiny.G,
-    windows=(None,),
-  )
-
-
 @pytest.mark.parametrize(
   'kind, output', [('pre', 'tied'), slow('post', 'tied'), ('post', 'untied')]
 )
 def test_loss_and_gradient_are_those_of_the_papers(kind, output):
-  """GPT-1 ('post') and GPT-2 ('pre'); the gradient along a direction."""
-  model = tiny.model(block=kind, output=output)
+  """GPT-1 ('post') and GPT-2 ('pre')."""
+  model = tiny.model(block=kind, output=output, num_layers=2)
   params, batch = tiny.params(model), tiny.batch(B, L, tiny.V)
   assert 0 < batch['weights'].mean() < 1
-  head = 'embed' if output == 'tied' else 'head'
   objective = Causal().bind(model)
 
   @jax.jit
@@ -63,43 +51,38 @@ def test_loss_and_gradient_are_those_of_the_papers(kind, output):
 
     return jax.value_and_grad(total, has_aux=True)(params)
 
-  def expected_loss(params):
-    hidden = expected_hidden(params, batch['inputs'], kind=kind)
-    table = params[head]['embedding']
-    return reference.cross_entropy(hidden, table, batch['targets'], batch['weights'])
-
+  plain = reference.of(
+    {'block': f'{kind}_block'}, FINAL_NORM=kind == 'pre', TIED=output == 'tied', PADDED=True
+  )
+  wanted, slopes = reference.run(
+    jax.value_and_grad(plain.causal_loss), weights.to_plain(params), batch
+  )
   (loss, weight), gradient = jax.device_get(value_and_gradient(params))
-  wide = reference.to_float64(params)
-  np.testing.assert_allclose(loss, expected_loss(wide), rtol=1e-5)
+  np.testing.assert_allclose(loss, wanted, rtol=1e-5)
   np.testing.assert_allclose(weight, batch['weights'].sum())
-
-  direction = reference.to_float64(tiny.random_like(params, seed=7))
-
-  def moved(h):
-    return expected_loss(jax.tree.map(lambda p, d: p + h * d, wide, direction))
-
-  h = 1e-5
-  slope = (moved(h) - moved(-h)) / (2 * h)
-  products = jax.tree.map(np.vdot, gradient, direction)
-  np.testing.assert_allclose(sum(jax.tree.leaves(products)), slope, rtol=1e-4)
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+  jax.tree.map(close, weights.to_plain(gradient), slopes)
 
 
 @pytest.mark.parametrize('output', ['tied', 'untied'])
 def test_hidden_states_and_logits(output):
   model = tiny.model(output=output)
   params, tokens = tiny.params(model), tiny.tokens(B, L)
-  hidden = expected_hidden(params, tokens, kind='pre')
-  head = 'embed' if output == 'tied' else 'head'
-  table = np.float64(params[head]['embedding'])
 
   @jax.jit
   def both(params):
     found = model.apply({'params': params}, tokens).hidden_BLD
     return found, model.apply({'params': params}, found, method='logits')
 
-  found, logits = both(params)
-  np.testing.assert_allclose(found, hidden, rtol=1e-3, atol=1e-4)
-  np.testing.assert_allclose(logits, hidden @ table.T, rtol=1e-3, atol=1e-4)
+  plain = reference.of(TIED=output == 'tied')
+
+  def expected(params):
+    hidden = plain.hidden_states(params, {'inputs': tokens})
+    return hidden, plain.logits(params, hidden)
+
+  expected = reference.run(expected, weights.to_plain(params))
+  for one, other in zip(both(params), expected, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_positions_are_those_given():
@@ -183,21 +166,16 @@ def test_many_choices_together():
     attention_scale='by_layer',
   )
   params, tokens = tiny.params(model), tiny.tokens(B, L)
-  p = reference.to_float64(params)
-  # Press et al. (2022), section 3: for four heads 2^-2, 2^-4, 2^-6, 2^-8.
-  slopes = [1 / 4, 1 / 16, 1 / 64, 1 / 256]
-  x = reference.stack(
-    p['decoder'],
-    p['embed']['embedding'][tokens],
-    [{'scale': tiny.K**-0.5}, {'scale': tiny.K**-0.5 / 2}],
-    kind='parallel',
-    heads=4,
-    kv_heads=1,
-    norm=reference.rms_norm,
-    activation=reference.GATES['swiglu'],
-    bias=lambda b, h, i, j: -slopes[h] * (i - j),
-  )[-1]
-  expected = reference.normalize(p, 'final_norm', x, reference.rms_norm)
+  plain = reference.of(
+    {'block': 'parallel_block', 'norm': 'rms_norm', 'feed_forward': 'gated'},
+    **{'NUM_HEADS': 4, 'NUM_KV_HEADS': 1, 'NORM_EPSILON': 1e-6},
+    **{'ALIBI': True, 'SCORE_BIAS': True, 'POSITION_TABLE': False, 'BIASES': False},
+  )
+  given = weights.to_plain(params)
+  # The scores of layer 2 are divided by 2, and so may be its queries.
+  query = given['layers'][1]['attention']['query']
+  query['kernel'] = query['kernel'] / 2
+  expected = reference.run(plain.hidden_states, given, {'inputs': tokens})
   found = forward(model)(params, tokens)
   np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
@@ -284,16 +262,14 @@ def test_embedding_dropout_drops_entries_and_doubles_the_rest():
   x = np.float64(x + params['positions']['embedding'][:L])
   norm = params['final_norm']
   # Undone, the norm leaves the value that all dropped entries of a row share.
-  plain = (found - norm['bias']) / norm['scale']
-  num_dropped = 0
-  for row, entries in zip(plain.reshape(-1, D), x.reshape(-1, D), strict=True):
-    gaps = np.abs(row[:, None] - row[None, :]) < 1e-4
-    is_dropped = gaps.sum(0) > 1
-    assert gaps[is_dropped][:, is_dropped].all()
-    num_dropped += is_dropped.sum()
-    expected = reference.layer_norm(np.where(is_dropped, 0, 2 * entries), 1, 0)
-    np.testing.assert_allclose(row, expected, rtol=1e-3, atol=1e-4)
-  assert 0.42 < num_dropped / x.size < 0.58
+  plain = ((found - norm['bias']) / norm['scale']).reshape(-1, D)
+  gaps = np.abs(plain[:, :, None] - plain[:, None]) < 1e-4
+  is_dropped = gaps.sum(1) > 1
+  assert gaps[is_dropped[:, :, None] & is_dropped[:, None]].all()
+  left = np.where(is_dropped, 0, 2 * x.reshape(-1, D))
+  expected = reference.run(reference.of().standardize, left, None)
+  np.testing.assert_allclose(plain, expected, rtol=1e-3, atol=1e-4)
+  assert 0.42 < is_dropped.mean() < 0.58
 
 
 M = 7
@@ -326,57 +302,49 @@ def inputs():
   return tiny.tokens(B, L), tiny.tokens(B, M, seed=1), mask
 
 
-def t5_bias(table, *, causal):
-  """T5, section 2.1, for distances that have a bucket each.
-
-  Of 32 buckets a decoder gives the first 16 to one distance each; an encoder
-  the first 8 to those of earlier keys, and 8 from 16 on to later ones.
-  """
-
-  def bias(b, h, i, j):
-    assert abs(i - j) < (16 if causal else 8)
-    later = not causal and j > i
-    return table[abs(i - j) + 16 * later, h]
-
-  return bias
-
-
 def by_hand(name, params, tokens, source, mask):
   """The outputs of all layers of both stacks, and the two last states."""
-  p = reference.to_float64(params)
-  shared = {'heads': tiny.H, 'kv_heads': MODELS[name].get('num_kv_heads', 2)}
-  norm, biases = reference.layer_norm, [{}, {}]
+  parts, constants = {}, {}
   if name in ('t5', 'uneven'):
-    norm = reference.rms_norm
-    shared |= {'scale': 1.0, 'norm': norm, 'activation': reference.gelu_tanh}
-    biases = [
-      {'bias': t5_bias(p[f'{stack}_bias']['embedding'], causal=causal)}
-      for stack, causal in (('encoder', False), ('decoder', True))
-    ]
-  shared['kind'] = 'post' if name == 'post' else 'pre'
+    parts = {'norm': 'rms_norm', 'feed_forward': 'gated', 'gate_activation': 'gelu'}
+    constants = {'NORM_EPSILON': 1e-6, 'SCORE_SCALE': 1.0, 'SCORE_BIAS': True, 'BIASES': False}
+  heads = {'NUM_KV_HEADS': MODELS[name].get('num_kv_heads', tiny.G)}
+  own = {'NUM_HEADS': 3, 'NUM_KV_HEADS': 1} if name == 'uneven' else heads
+  plain, encoder = (reference.of(parts, **constants, **x) for x in (heads, own))
+  kind = 'post' if name == 'post' else 'pre'
 
-  def embed(ids, side=''):
-    x = p['embed']['embedding'][ids]
-    if 'positions' in p:
-      x = x + p[f'{side}positions']['embedding'][: ids.shape[1]]
-    if 'embed_norm' in p:
-      x = reference.normalize(p, f'{side}embed_norm', x, norm)
-    return x
+  def run(p):
+    def embed(ids, side=''):
+      x = p['embed']['embedding'][ids]
+      if 'positions' in p:
+        x += p[f'{side}positions']['embedding'][: ids.shape[1]]
+      return plain.norm(x, p[f'{side}embed_norm']) if 'embed_norm' in p else x
 
-  everything = [{'pattern': ('bidirectional',), 'mask': mask, **biases[0]}]
-  own = {'heads': 3, 'kv_heads': 1} if name == 'uneven' else {}
-  encoded = reference.stack(p['encoder'], embed(source, 'encoder_'), 2 * everything, **shared | own)
-  memory = encoded[-1]
-  if 'encoder_norm' in p:
-    memory = reference.normalize(p, 'encoder_norm', memory, norm)
-  causal = [{'window': 4 if name == 'pre' else None, **biases[1]}]
-  decoded = reference.stack(
-    p['decoder'], embed(tokens), 3 * causal, memory=memory, memory_mask=mask, **shared
-  )
-  hidden = decoded[-1]
-  if 'final_norm' in p:
-    hidden = reference.normalize(p, 'final_norm', hidden, norm)
-  return encoded, memory, decoded, hidden
+    def bias(stack, length):
+      if f'{stack}_bias' not in p:
+        return 0.0
+      table, places = p[f'{stack}_bias']['embedding'], jnp.arange(length)
+      return plain.bucket_bias(table, places, places, stack == 'encoder')
+
+    encoded, decoded, real = [embed(source, 'encoder_')], [embed(tokens)], mask[:, None, None]
+    for layer in p['encoder_layers']:
+      block = getattr(encoder, f'{kind}_block')
+      encoded.append(block(encoded[-1], layer, bias('encoder', M), real, None, None))
+    memory = encoded[-1]
+    if 'encoder_norm' in p:
+      memory = plain.norm(memory, p['encoder_norm'])
+    seen = reference.seen(L, 4 if name == 'pre' else None)
+    for layer in p['layers']:
+      block = getattr(plain, f'{kind}_cross_block')
+      layer = layer | {'cross': reference.whole(layer['cross'], tiny.H, plain.NUM_KV_HEADS)}
+      states = decoded[-1], memory, layer, bias('decoder', L), seen, real
+      decoded.append(block(*states, None, None))
+    hidden = decoded[-1]
+    if 'final_norm' in p:
+      hidden = plain.norm(hidden, p['final_norm'])
+    return encoded[1:], memory, decoded[1:], hidden
+
+  return reference.run(run, weights.to_plain(params))
 
 
 @functools.cache

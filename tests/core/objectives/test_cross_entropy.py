@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropy, its penalties and smoothed labels, against float64."""
+"""Cross-entropy, its penalties and smoothed labels, against plain JAX in float64."""
 
 import functools
 import sys
@@ -43,12 +43,21 @@ def value_and_gradients(hidden, table, targets, weights, factor=1.0):
   )
 
 
-def expected(hidden, table, targets, weights):
-  hidden, table = np.float64(hidden), np.float64(table)
-  return (
-    reference.cross_entropy(hidden, table, targets, weights),
-    reference.cross_entropy_gradients(hidden, table, targets, weights),
-  )
+def expected(hidden, table, targets, weights, z_loss=0.0, softcap=0.0, smoothing=0.0):
+  """The loss of plain JAX and the penalty in it, and the gradients."""
+
+  def total(hidden, table):
+    if softcap:
+      # As if the bounded logits were hidden states, and the table all ones.
+      hidden, table = softcap * jnp.tanh(hidden @ table.T / softcap), jnp.eye(len(table))
+    loss, alone = reference.loss_of(hidden, table, targets, weights, z_loss)
+    if smoothing:
+      logits = hidden @ table.T
+      at = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+      loss += smoothing * jnp.sum(weights * (at - logits.mean(-1)))
+    return loss, loss - alone
+
+  return reference.run(jax.value_and_grad(total, (0, 1), has_aux=True), hidden, table)
 
 
 def assert_close(found, wanted, *, rtol, atol):
@@ -61,7 +70,7 @@ def assert_close(found, wanted, *, rtol, atol):
 def test_value_and_gradients(sizes):
   arrays = inputs(*sizes)
   value, gradients = value_and_gradients(*arrays)
-  wanted, wanted_gradients = expected(*arrays)
+  (wanted, _), wanted_gradients = expected(*arrays)
   assert value.shape == () and value.dtype == jnp.float32
   np.testing.assert_allclose(value, wanted, rtol=1e-5)
   for x, found, wanted in zip(arrays, gradients, wanted_gradients, strict=False):
@@ -84,7 +93,7 @@ def test_logits_in_chunks(monkeypatch, limit):
   value, gradients = jax.jit(
     lambda h, t: jax.value_and_grad(lambda h, t: total(h, t), (0, 1))(h, t)
   )(*arrays[:2])
-  wanted, wanted_gradients = expected(*arrays)
+  (wanted, _), wanted_gradients = expected(*arrays)
   np.testing.assert_allclose(plain, wanted, rtol=1e-5)
   np.testing.assert_allclose(value, wanted, rtol=1e-5)
   for found, wanted in zip(gradients, wanted_gradients, strict=True):
@@ -100,28 +109,11 @@ def test_on_a_gpu_rows_of_logits_are_filled_up(monkeypatch):
   assert len(module.whole_table(arrays[1])) == 128
   assert module.chunked(101, arrays[0])[0].shape == (3, 1, 12, 13)
   value, gradients = value_and_gradients(*arrays)
-  wanted, wanted_gradients = expected(*arrays)
+  (wanted, _), wanted_gradients = expected(*arrays)
   np.testing.assert_allclose(value, wanted, rtol=1e-5)
   for found, wanted in zip(gradients, wanted_gradients, strict=True):
     assert found.shape == wanted.shape
     assert_close(found, wanted, rtol=1e-3, atol=1e-5)
-
-
-def test_reference_gradients_are_central_differences():
-  """The formula that the others are compared with is itself checked."""
-  hidden, table, targets, weights = inputs(2, 3, 5, 7)
-  hidden, table = np.float64(hidden), np.float64(table)
-  rng = np.random.default_rng(1)
-  d_hidden, d_table = (rng.normal(size=hidden.shape), rng.normal(size=table.shape))
-
-  def loss(h):
-    return reference.cross_entropy(hidden + h * d_hidden, table + h * d_table, targets, weights)
-
-  h = 1e-6
-  numeric = (loss(h) - loss(-h)) / (2 * h)
-  g_hidden, g_table = reference.cross_entropy_gradients(hidden, table, targets, weights)
-  analytic = np.sum(g_hidden * d_hidden) + np.sum(g_table * d_table)
-  np.testing.assert_allclose(numeric, analytic, rtol=1e-7)
 
 
 def test_bfloat16_inputs():
@@ -129,7 +121,7 @@ def test_bfloat16_inputs():
   hidden, table, targets, weights = inputs(3, 37, 29, 211, size=0.5)
   hidden, table = hidden.astype(jnp.bfloat16), table.astype(jnp.bfloat16)
   value, gradients = value_and_gradients(hidden, table, targets, weights)
-  wanted, wanted_gradients = expected(hidden, table, targets, weights)
+  (wanted, _), wanted_gradients = expected(hidden, table, targets, weights)
   assert value.dtype == jnp.float32
   np.testing.assert_allclose(value, wanted, rtol=1e-3)
   for found, wanted in zip(gradients, wanted_gradients, strict=True):
@@ -175,9 +167,10 @@ def test_gradient_of_a_table_that_also_embeds():
   def gradient(table):
     return cross_entropy(table[tokens], table, targets, weights)
 
-  wide = np.float64(table)
-  d_hidden, expected = reference.cross_entropy_gradients(wide[tokens], wide, targets, weights)
-  np.add.at(expected, tokens, d_hidden)
+  def total(table):
+    return reference.loss_of(table[tokens], table, targets, weights)[0]
+
+  expected = reference.run(jax.grad(total), table)
   np.testing.assert_allclose(gradient(table), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -185,7 +178,7 @@ def test_gradient_of_a_table_that_also_embeds():
 def test_large_logits_neither_overflow_nor_lose_the_loss(size):
   arrays = inputs(2, 5, 3, 11, size=size)
   value, gradients = value_and_gradients(*arrays)
-  wanted, wanted_gradients = expected(*arrays)
+  (wanted, _), wanted_gradients = expected(*arrays)
   np.testing.assert_allclose(value, wanted, rtol=1e-5)
   for found, wanted in zip(gradients, wanted_gradients, strict=True):
     assert_close(found, wanted, rtol=1e-2, atol=1e-3)
@@ -195,15 +188,6 @@ def test_equal_logits_give_the_logarithm_of_the_vocabulary():
   hidden, table, targets, weights = inputs(3, 11, 13, 101)
   value = jax.jit(cross_entropy)(0 * hidden, table, targets, weights)
   np.testing.assert_allclose(value, np.log(101) * weights.sum(), rtol=1e-5)
-
-
-def penalised(hidden, table, targets, weights, z_loss):
-  """Cross-entropy, and sum of w z_loss log(Z)^2, in float64."""
-  logits = np.float64(hidden) @ np.float64(table).T
-  log_z = special.logsumexp(logits, axis=-1)
-  at = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-  penalty = z_loss * np.sum(weights * log_z**2)
-  return np.sum(weights * (log_z - at)) + penalty, penalty
 
 
 @functools.partial(jax.jit, static_argnames='z_loss')
@@ -217,53 +201,14 @@ def penalised_gradients(hidden, table, targets, weights, z_loss):
 @pytest.mark.parametrize('z_loss', [1e-4, 0.3])
 @pytest.mark.parametrize('sizes', SIZES)
 def test_z_loss_against_float64(sizes, z_loss):
-  hidden, table, targets, weights = arrays = inputs(*sizes)
-  (total, penalty), gradients = penalised_gradients(*arrays, z_loss=z_loss)
-  wanted = penalised(*arrays, z_loss)
-  np.testing.assert_allclose((total, penalty), wanted, rtol=1e-5)
+  arrays = inputs(*sizes)
+  found, gradients = penalised_gradients(*arrays, z_loss=z_loss)
+  wanted, wanted_gradients = expected(*arrays, z_loss)
+  np.testing.assert_allclose(found, wanted, rtol=1e-5)
   alone = jax.jit(penalised_cross_entropy, static_argnums=4)(*arrays, z_loss)
   np.testing.assert_allclose(alone, wanted, rtol=1e-5)
-  # d / d logits = w ((1 + 2 z log Z) softmax - onehot).
-  hidden, table = np.float64(hidden), np.float64(table)
-  logits = hidden @ table.T
-  log_z = special.logsumexp(logits, axis=-1, keepdims=True)
-  delta = (1 + 2 * z_loss * log_z) * np.exp(logits - log_z)
-  delta -= np.arange(table.shape[0]) == targets[..., None]
-  delta *= weights[..., None]
-  expected_gradients = (delta @ table, np.einsum('blv,bld->vd', delta, hidden))
-  for found, wanted in zip(gradients, expected_gradients, strict=True):
-    assert_close(found, wanted, rtol=1e-3, atol=1e-5)
-
-
-def test_z_loss_gradient_is_a_central_difference():
-  hidden, table, targets, weights = arrays = inputs(2, 3, 5, 7)
-  _, (g_hidden, g_table) = penalised_gradients(*arrays, z_loss=0.3)
-  rng = np.random.default_rng(1)
-  d_hidden = rng.normal(size=hidden.shape)
-  d_table = rng.normal(size=table.shape)
-  h = 1e-6
-
-  def loss(h):
-    moved = (hidden + h * d_hidden, table + h * d_table, targets, weights)
-    return penalised(*moved, 0.3)[0]
-
-  numeric = (loss(h) - loss(-h)) / (2 * h)
-  analytic = np.sum(g_hidden * d_hidden) + np.sum(g_table * d_table)
-  np.testing.assert_allclose(analytic, numeric, rtol=1e-4)
-
-
-def bounded(hidden, table, targets, weights, z_loss, softcap):
-  """`penalised` of softcap * tanh(logits / softcap), and its gradients."""
-  hidden, table = np.float64(hidden), np.float64(table)
-  tanh = np.tanh(hidden @ table.T / softcap)
-  # As if the bounded logits were hidden states, and the table all ones.
-  logits, ones = softcap * tanh, np.eye(len(table))
-  log_z = special.logsumexp(logits, axis=-1, keepdims=True)
-  delta = (1 + 2 * z_loss * log_z) * np.exp(logits - log_z)
-  delta -= ones[targets]
-  delta *= weights[..., None] * (1 - tanh**2)
-  gradients = delta @ table, np.einsum('blv,bld->vd', delta, hidden)
-  return penalised(logits, ones, targets, weights, z_loss), gradients
+  for ours, theirs in zip(gradients, wanted_gradients, strict=True):
+    assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
 # Of 7 tokens, four devices hold two each: the last of them is filled up.
@@ -289,7 +234,7 @@ def test_bounded_logits(z_loss, sizes):
     rules = sharding.parse_rules(base.get_config().mesh.rules)
     with sharding.use(tiny.make_mesh(*sizes), rules):
       found = run()
-  wanted, wanted_gradients = bounded(*arrays, z_loss, 0.7)
+  wanted, wanted_gradients = expected(*arrays, z_loss, 0.7)
   np.testing.assert_allclose(found[0], wanted, rtol=1e-5)
   np.testing.assert_allclose(found[1], wanted, rtol=1e-5)
   for ours, theirs in zip(found[2], wanted_gradients, strict=True):
@@ -434,22 +379,9 @@ def test_smoothing_beside_the_others_against_float64(z_loss, softcap, sizes):
     rules = sharding.parse_rules(base.get_config().mesh.rules)
     with sharding.use(tiny.make_mesh(*sizes), rules):
       found = jax.device_get(both(hidden, table))
-  wide, wide_table = np.float64(hidden), np.float64(table)
-  logits, slope = wide @ wide_table.T, 1.0
-  if softcap:
-    tanh = np.tanh(logits / softcap)
-    logits, slope = softcap * tanh, 1 - tanh**2
-  log_z = special.logsumexp(logits, axis=-1, keepdims=True)
-  labels = 0.8 * np.eye(7)[targets] + 0.2 / 7
-  each = -np.sum(labels * (logits - log_z), axis=-1) + z_loss * log_z[..., 0] ** 2
-  delta = (1 + 2 * z_loss * log_z) * np.exp(logits - log_z) - labels
-  delta *= weights[..., None] * slope
-  wanted = delta @ wide_table, np.einsum('blv,bld->vd', delta, wide)
-  (total, penalty), gradients = found
-  np.testing.assert_allclose(total, np.sum(each * weights), rtol=1e-5)
-  plain = (log_z - np.take_along_axis(logits, targets[..., None], -1))[..., 0]
-  np.testing.assert_allclose(total - penalty, np.sum(plain * weights), rtol=1e-5)
-  for ours, theirs in zip(gradients, wanted, strict=True):
+  wanted, wanted_gradients = expected(hidden, table, targets, weights, z_loss, softcap, 0.2)
+  np.testing.assert_allclose(found[0], wanted, rtol=1e-5)
+  for ours, theirs in zip(found[1], wanted_gradients, strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 

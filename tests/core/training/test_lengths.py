@@ -18,9 +18,8 @@ from gpt_jax.core.tokens.store import TokenStore
 from gpt_jax.core.training import metrics, store_data
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.opening import models as trained_lib
-from gpt_jax.plain.order import shuffled
 from gpt_jax.reports import goodput
-from tests.support import tiny, whole_runs
+from tests.support import reference, tiny, whole_runs
 
 STEPS, SEED = 11, 3
 # Steps 0 to 3 have 8 rows of 3 tokens, 4 and 5 of 7, the others 16 of 7.
@@ -71,16 +70,8 @@ def lines(workdir, event=None):
   return [m for m in metrics.read(str(workdir)) if m.get('event') == event]
 
 
-def expected_rows(store, length, first, count):
-  """Rows of the order of a length: (number of the row, its tokens)."""
-  tokens = store.tokens(0, len(store)).astype(np.int32)
-  per_epoch = (len(tokens) - 1) // length
-  numbers = [shuffled(i, per_epoch, str(SEED)) for i in range(first, first + count)]
-  return [(r, tokens[r * length : (r + 1) * length + 1]) for r in numbers]
-
-
 def test_each_stage_takes_rows_of_its_length(data):
-  """The batches and the ledger against the rows counted out in NumPy."""
+  """The batches against plain JAX's, and the ledger."""
   settled = config_lib.resolve(config(data, **STAGED))
   store = prepare.ensure(settled, str(data))
   parts = parts_lib.build(settled)
@@ -91,20 +82,18 @@ def test_each_stage_takes_rows_of_its_length(data):
   rows = [row for step in named for row in step.rows]
   assert [row.row for row in rows] == [*range(4 * 8 + 2 * 8 + 5 * 16)]
   ends = store.document_ends
-  number = tokens = 0
-  for step, (count, length) in enumerate(SHAPES):
-    # Behind as many tokens of the order as were consumed.
-    first = -(-4 * 8 * 3 // 7) + (tokens - 4 * 8 * 3) // 7
-    if length == 3:
-      first = tokens // 3
-    wanted = expected_rows(store, length, first, count)
-    inputs = np.stack([row[:-1] for _, row in wanted])
-    targets = np.stack([row[1:] for _, row in wanted])
-    np.testing.assert_array_equal(batches[step]['inputs'], inputs)
-    np.testing.assert_array_equal(batches[step]['targets'], targets)
-    for position, _ in wanted:
+  stages = tuple((SHAPES.index(shape), *shape) for shape in dict.fromkeys(SHAPES))
+  plain = reference.of({'shape_of': 'ramped_batch'}, STAGES=stages, ORDER=str(SEED))
+  tokens = store.tokens(0, len(store))
+  stored, number = {'tokens': tokens, 'num_tokens': len(tokens)}, 0
+  for step, (_, length) in enumerate(SHAPES):
+    wanted = plain.ramped_stream_batch(stored, step)
+    for name, expected in wanted.items():
+      np.testing.assert_array_equal(batches[step][name], expected)
+    for inputs in wanted['inputs']:
       row = rows[number]
-      assert (row.position, row.begin) == (position, position * length)
+      assert row.begin == row.position * length
+      np.testing.assert_array_equal(tokens[row.begin : row.begin + length], inputs)
       at = row.begin
       for span in row.spans:
         begin = ends[span.document - 1] if span.document else 0
@@ -112,7 +101,6 @@ def test_each_stage_takes_rows_of_its_length(data):
         at = begin + span.stop
       assert at == row.begin + length + 1
       number += 1
-    tokens += count * length
   # In any part of the run, on any host.
   later = [*source.batches(parts, 3, order)]
   for one, other in zip(batches[3:], later, strict=True):

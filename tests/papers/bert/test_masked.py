@@ -5,13 +5,15 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from gpt_jax.core.rows.rows import HELD_OUT, Keys, Rows
 from gpt_jax.core.training.step import eval_step, mean_gradients
+from gpt_jax.ejecting import weights as weights_lib
 from gpt_jax.papers.bert.masked import Masked, Masking, ngrams
-from tests.support import tiny
+from tests.support import reference, tiny
 from tests.support.objectives import MASK, Words, keys
 
 N, L, V = 8, 13, tiny.V
@@ -19,7 +21,9 @@ N, L, V = 8, 13, tiny.V
 
 FIELDS = dict(
   attention='bidirectional',
-  input='tokens(token_types=2)',
+  input='tokens(token_types=2, norm=True)',
+  block='post',
+  ffn='gelu',
   output="tied(bias=True, transform='gelu')",
   num_layers=1,
 )
@@ -45,29 +49,22 @@ def of(pair):
 
 
 def expected(params, batch):
-  """Both losses of each chosen token and row, from the logits of all."""
-  model = tiny.model(**FIELDS)
-  variables = {'params': params}
+  """The sums of both losses by plain JAX, and of the masked tokens that are right."""
+  plain = reference.of({'block': 'post_block', 'activation': 'gelu_exact'})
+  targets, weights = batch['masked_targets'], batch['masked_weights']
 
-  @jax.jit
-  def apply(batch):
-    hidden_BLD = model.apply(variables, model.row(batch)).hidden_BLD
-    return hidden_BLD, model.apply(variables, hidden_BLD, method='logits')
+  def run(p):
+    hidden = plain.encoder_states(p, batch)
+    scores = plain.masked_logits(p, hidden, batch['masked_positions'])
+    masked, _ = reference.loss_of(scores, jnp.eye(V), targets, weights)
+    right = jnp.sum((scores.argmax(-1) == targets) * weights)
+    if 'heads' not in p:
+      return masked, 0.0, right
+    follows = plain.pair_logits(p, hidden)[:, None]
+    given = (batch[name][:, None] for name in ('pair_labels', 'pair_weights'))
+    return masked, reference.loss_of(follows, jnp.eye(2), *given)[0], right
 
-  hidden_BLD, logits = map(np.float64, apply(batch))
-  log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-  at = batch['masked_positions']
-  rows_N = np.arange(len(at))[:, None]
-  nll = -log_probs[rows_N, at, batch['masked_targets']]
-  right = logits[rows_N, at].argmax(-1) == batch['masked_targets']
-  first = hidden_BLD[:, 0]
-  heads = jax.tree.map(np.float64, params.get('heads'))
-  if not heads:
-    return nll, right, None
-  pooled = np.tanh(first @ heads['pooler']['kernel'] + heads['pooler']['bias'][None])
-  pair = pooled @ heads['pair']['kernel'] + heads['pair']['bias'][None]
-  pair -= np.log(np.exp(pair).sum(-1, keepdims=True))
-  return nll, right, -pair[np.arange(len(pair)), batch['pair_labels']]
+  return reference.run(run, weights_lib.to_plain(params))
 
 
 @functools.cache
@@ -85,22 +82,21 @@ def test_the_loss_is_the_papers(pair):
   batch['mask'][-1] = batch['masked_weights'][-1] = 0
   if pair != 'none':
     batch['pair_weights'][-1] = 0
-  nll, right, pairs = expected(params, batch)
-  weights = batch['masked_weights']
-  total = np.sum(nll * weights) / weights.sum()
+  masked, pairs, right = expected(params, batch)
+  weight = batch['masked_weights'].sum()
+  total = masked / weight
   found = loss_of(pair)(params, batch)
-  masked = found['objective/masked_loss']
-  np.testing.assert_allclose(masked.sum / masked.weight, total, rtol=1e-5)
+  mean = found['objective/masked_loss']
+  np.testing.assert_allclose(mean.sum / mean.weight, total, rtol=1e-5)
   if pair != 'none':
-    mean = pairs[:-1].mean()
-    of_pairs = found['objective/pair_loss']
-    np.testing.assert_allclose(of_pairs.sum / of_pairs.weight, mean, rtol=1e-5)
-    total += mean
+    pairs = pairs / batch['pair_weights'].sum()
+    mean = found['objective/pair_loss']
+    np.testing.assert_allclose(mean.sum / mean.weight, pairs, rtol=1e-5)
+    total += pairs
   value = sum(mean.sum / mean.weight for mean in found['loss'])
   np.testing.assert_allclose(value, total, rtol=1e-5)
   accuracy = found['objective/masked_accuracy']
-  assert accuracy.sum == np.sum(right * weights)
-  assert accuracy.weight == weights.sum()
+  assert (accuracy.sum, accuracy.weight) == (right, weight)
 
 
 def test_parts_with_other_numbers_of_tokens_and_rows_add_up():

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from gpt_jax.core.nn.stack import layer_outputs
 from gpt_jax.core.objectives.causal import Causal
 from gpt_jax.core.training.parts import init_params
 from gpt_jax.papers.char.auxiliary import Auxiliary, is_active
-from tests.support import reference, tiny
+from tests.support import tiny
 
 B, L, V, N = 3, 7, tiny.V, 3
 MODEL = tiny.model(num_layers=N, block='post', output='untied', position='learned_by_layer')
@@ -26,12 +27,8 @@ def test_layers_end_at_their_share_of_the_run():
 
 
 def nll(states, table, targets):
-  logits = states @ table.T
-  return -np.log(
-    np.take_along_axis(
-      np.stack([[reference.softmax(x) for x in row] for row in logits]), targets[..., None], axis=-1
-    )[..., 0]
-  )
+  log_probs = special.log_softmax(states @ table.T, axis=-1)
+  return -np.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
 
 
 @pytest.fixture(scope='module')
@@ -67,7 +64,7 @@ def test_losses_of_layers_and_of_the_token_after_the_next(parts):
   out, sown, evaluated, plain = evaluate(params)
   states = np.float64(np.stack(layer_outputs(sown['intermediates'])))
   np.testing.assert_allclose(states[-1], out.hidden_BLD, rtol=1e-5, atol=1e-5)
-  heads = reference.to_float64(params['heads'])
+  heads = jax.tree.map(np.float64, params['heads'])
   next_, later = (heads[f'target_{k}']['kernel'] for k in (1, 2))
   assert next_.shape == (N - 1, V, tiny.D) and later.shape == (N, V, tiny.D)
   targets, weights = batch['targets'], np.float64(batch['weights'])
@@ -105,7 +102,7 @@ def test_the_last_position_alone():
   params = init_params(objective, jax.random.key(1))
   assert 'heads' not in params
   batch = tiny.batch(B, L, V)
-  given = batch | {'whole': {'done': jnp.float32(0)}}
+  given = batch | {'run': {'done': jnp.float32(0)}}
   found = objective.loss(params, given, jax.random.key(0))
   last = np.zeros((B, L), np.float32)
   last[:, -1] = batch['weights'][:, -1]

@@ -60,33 +60,14 @@ def run_relative(attention):
   return jax.jit(functools.partial(attention.apply, layer=LAYER))
 
 
-def by_hand(p, x, pattern, *, scale=K**-0.5, ids=None):
-  """Dai et al. (2019), section 3.3, with E = x.
+def by_hand(p, x, seen, *, scale=K**-0.5, bias=False):
+  """Plain JAX's."""
+  plain = reference.of(SCORE_SCALE=scale, SCORE_BIAS=True, BIASES=bias)
 
-  A_ij = E_i W_q W_kE E_j  (a)  +  E_i W_q W_kR R_(i-j)  (b)
-       +  u W_kE E_j       (c)  +  v W_kR R_(i-j)        (d)
-  """
-  q = reference.dense(p['query'], x).reshape(B, L, H, K)
-  k = reference.dense(p['key'], x).reshape(B, L, G, K)
-  v = reference.dense(p['value'], x).reshape(B, L, G, K)
-  u, w = p['content_bias'], p['position_bias']
-  out = np.zeros((B, L, H, K))
-  for b, h, i in np.ndindex(B, H, L):
-    g = h // (H // G)
-    keys = [
-      j
-      for j in range(L)
-      if reference.sees(pattern, i, j) and (ids is None or ids[b, i] == ids[b, j])
-    ]
-    scores = []
-    for j in keys:
-      wave = reference.sinusoid(i - j, D, layout='halves')
-      r = (wave @ p['relative']['kernel']).reshape(H, K)[h]
-      terms = (q[b, i, h] @ k[b, j, g], q[b, i, h] @ r, u[h] @ k[b, j, g], w[h] @ r)
-      scores.append(sum(terms) * scale)
-    for share, j in zip(reference.softmax(np.array(scores)), keys, strict=True):
-      out[b, i, h] += share * v[b, j, g]
-  return reference.dense(p['out'], out.reshape(B, L, H * K))
+  def run(p, x):
+    return plain.relative_attention(x, reference.whole(p), 0.0, seen, None, None)
+
+  return reference.run(run, p, x)
 
 
 def test_parameters():
@@ -101,19 +82,20 @@ def test_parameters():
 
 
 @pytest.mark.parametrize(
-  'text, pattern, options',
+  'text, window, options',
   [
-    ('full', ('full',), {}),
-    ('local(window=3)', ('local', 3), {'bias': True}),
-    ('full', ('full',), {'scale': 'none'}),
-    ('local(window=5)', ('local', 5), {'scale': 'by_layer'}),
+    ('full', None, {}),
+    ('local(window=3)', 3, {'bias': True}),
+    ('full', None, {'scale': 'none'}),
+    ('local(window=5)', 5, {'scale': 'by_layer'}),
   ],
 )
-def test_the_four_terms(text, pattern, options, monkeypatch):
+def test_the_four_terms(text, window, options, monkeypatch):
   """Also where the queries are taken in blocks."""
   attention, _, params, x = relative(text, **options)
   scale = {'none': 1.0, 'by_layer': K**-0.5 / 3}.get(options.get('scale'), K**-0.5)
-  expected = by_hand(reference.to_float64(params), np.float64(x), pattern, scale=scale)
+  bias = options.get('bias', False)
+  expected = by_hand(params, x, reference.seen(L, window), scale=scale, bias=bias)
   for block in (128, 4):
     monkeypatch.setattr(attend_lib, 'QUERY_BLOCK', block)
     y, _ = run_relative(attention)({'params': params}, x, Context())
@@ -127,7 +109,8 @@ def test_packed_documents():
   ids[0, 4:] = ids[1, 7:] = 3
   context = Context(visibility=Visibility(segments_BL=ids))
   y, _ = run_relative(attention)({'params': params}, x, context)
-  expected = by_hand(reference.to_float64(params), np.float64(x), ('full',), ids=ids)
+  together = ids[:, None, :, None] == ids[:, None, None]
+  expected = by_hand(params, x, reference.seen(L) & together)
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
   alone, _ = run_relative(attention)({'params': params}, x[:1, 4:], Context())
   np.testing.assert_allclose(y[:1, 4:], alone, rtol=1e-4, atol=1e-5)
