@@ -196,7 +196,7 @@ def _documents(by: str, scored: Sequence['documents.Scored'], top: int, console:
   """The pieces with the largest loss, or gradient."""
   right = ('document', 'row', 'share', 'loss', 'gradient')
   table = TextTable(*right, 'name', 'text', title=f'documents by {by}', right=right)
-  for one in sorted(scored, key=lambda x: -getattr(x, by))[:top]:
+  for one in documents.ranked(scored, by)[:top]:
     table.add_row(
       _text(one.piece.documents),
       str(one.piece.row),

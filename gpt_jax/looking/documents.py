@@ -7,7 +7,8 @@ scored by itself, where the objective predicts the next token. With other
 objectives a row is scored as a whole, and named by all of its documents.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -88,8 +89,8 @@ def pieces(course: Course, step: int) -> list[Piece]:
     if single:
       for span, targets in _parts(row, length):
         found.append(piece(number, row, [span], targets))
-    else:
-      found.append(piece(number, row, [*row.spans, *row.second], None))
+    elif spans := [*row.spans, *row.second]:
+      found.append(piece(number, row, spans, None))
   return found
 
 
@@ -138,6 +139,16 @@ def scored(parts: Parts, taken: Taken, batch: list[Piece]) -> list[Scored]:
       report('documents', number, len(batch))
   total = sum(weight for _, _, weight, _ in found) or 1.0
   return [Scored(p, w / total, loss, norm * w / total) for p, loss, w, norm in found]
+
+
+def ranked(scored: Sequence[Scored], by: str) -> list[Scored]:
+  """The largest 'loss' or 'gradient' first; what is not a number is before all."""
+
+  def size(one: Scored) -> float:
+    value = getattr(one, by)
+    return math.inf if math.isnan(value) else value
+
+  return sorted(scored, key=size, reverse=True)
 
 
 def _within(weights_BL: np.ndarray, targets: slice) -> np.ndarray:

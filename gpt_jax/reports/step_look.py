@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws a look into a step: norms by layer, and the documents of its batch."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpt_jax.core.training import norm_lines
-from gpt_jax.looking.documents import Scored
+from gpt_jax.looking.documents import Scored, ranked
 from gpt_jax.reports.runs import label, load_pyplot, save_figure
 
 # The documents that have their names beside their points.
@@ -58,7 +59,11 @@ def picture(step: int, norms: Mapping[str, float], scored: Sequence[Scored], out
   )
   for axes, kind in zip(grid, kinds, strict=False):
     places = [place for place, row in table.items() if kind in row]
-    axes.barh(range(len(places)), [table[place][kind] for place in places], color='C0')
+    values = [table[place][kind] for place in places]
+    axes.barh(range(len(places)), [x if math.isfinite(x) else 0 for x in values], color='C0')
+    for place, value in enumerate(values):
+      if not math.isfinite(value):
+        axes.text(0, place, f' {value}', color='red', fontsize=7, va='center')
     every = -(-len(places) // 32)
     names = [label(place.replace('/layer_', ' ')) for place in places]
     axes.set_yticks(range(0, len(places), every), names[::every], fontsize=6)
@@ -70,11 +75,22 @@ def picture(step: int, norms: Mapping[str, float], scored: Sequence[Scored], out
 
 
 def _documents(axes: Any, scored: Sequence[Scored]) -> None:
-  axes.scatter([x.loss for x in scored], [x.gradient for x in scored], 12, 'C1', linewidths=0)
-  for one in sorted(scored, key=lambda x: -x.loss)[:_NAMED]:
-    axes.annotate(
-      label(one.piece.name[-40:]), (one.loss, one.gradient), fontsize=6, ha='right', va='bottom'
-    )
+  """A point for each document; those whose numbers are not finite are named in red."""
+  sound = [x for x in scored if math.isfinite(x.loss) and math.isfinite(x.gradient)]
+  axes.scatter([x.loss for x in sound], [x.gradient for x in sound], 12, 'C1', linewidths=0)
+  for one in ranked(sound, 'loss')[:_NAMED]:
+    axes.annotate(_name(one), (one.loss, one.gradient), fontsize=6, ha='right', va='bottom')
+  bad = [x for x in scored if x not in sound]
+  said = [f'{x.loss:.4g}: {_name(x)}' for x in bad[:_NAMED]]
+  if more := len(bad) - len(said):
+    said.append(f'and {more} more')
+  axes.text(
+    0.02, 0.98, '\n'.join(said), color='red', fontsize=7, va='top', transform=axes.transAxes
+  )
   axes.set_xlabel('loss, nats a token')
   axes.set_ylabel("norm of what it adds to the batch's gradient")
   axes.set_title('documents of the batch', fontsize=9)
+
+
+def _name(one: Scored) -> str:
+  return label(one.piece.name[-40:])

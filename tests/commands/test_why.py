@@ -88,8 +88,9 @@ def test_before_and_after_a_rewind(data, bad_row, tmp_path, capsys):  # noqa: F8
   train.train(config, workdir)
   capsys.readouterr()
   found = {}
+  look = ['why', f'--workdir={workdir}', '--step=13', '--json', f'--out={tmp_path}/step.png']
   for flags in [], ['--rewound']:
-    assert main(['why', f'--workdir={workdir}', '--step=13', '--json', *flags]) == 0
+    assert main([*look, *flags]) == 0
     found[bool(flags)] = json.loads(capsys.readouterr().out)
   assert all(x['same'] for x in (*found[False]['compared'], *found[True]['compared']))
   assert [x['logged'] for x in found[True]['compared']] == ['nan', 'nan']

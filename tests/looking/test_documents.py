@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents of a batch, each scored alone."""
 
+import math
 import pathlib
 
 import jax
@@ -55,3 +56,9 @@ def test_a_gradient_is_what_a_document_adds_to_that_of_the_batch(looked, scored)
   expected = optax.tree.norm(jax.grad(gradient)(taken.before.params))
   assert one.gradient == pytest.approx(float(expected), rel=1e-4)
   assert one.weight == pytest.approx(weights.sum() / weights.size)
+
+
+def test_what_is_not_a_number_is_first():
+  piece = documents.Piece(0, (0,), '', '', None)
+  scored = [documents.Scored(piece, 0.2, x, 1.0) for x in (2.0, math.nan, 3.0)]
+  assert [x.loss for x in documents.ranked(scored, 'loss')][1:] == [3.0, 2.0]
