@@ -80,7 +80,7 @@ def _documents(axes: Any, scored: Sequence[Scored]) -> None:
   axes.scatter([x.loss for x in sound], [x.gradient for x in sound], 12, 'C1', linewidths=0)
   for one in ranked(sound, 'loss')[:_NAMED]:
     axes.annotate(_name(one), (one.loss, one.gradient), fontsize=6, ha='right', va='bottom')
-  bad = [x for x in scored if x not in sound]
+  bad = ranked([x for x in scored if x not in sound], 'loss')
   said = [f'{x.loss:.4g}: {_name(x)}' for x in bad[:_NAMED]]
   if more := len(bad) - len(said):
     said.append(f'and {more} more')
