@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.core.training import metrics
-from tests.support import crash, fake_gcs, fake_s3, quick, tiny
+from tests.support import fake_gcs, fake_s3, quick, subjects, tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 RUN = 'bucket/runs/one'
@@ -284,7 +284,7 @@ def commands_of(folder: str, local: pathlib.Path) -> list[list[str]]:
       '--config.finetune.length=19',
       *tasks.split(),
     ],
-    [part.replace('{out}', f'{folder}/scaling') for part in crash.JOBS['scaling'].argv],
+    [part.replace('{out}', f'{folder}/scaling') for part in subjects.JOBS['scaling'].argv],
   ]
 
 
@@ -315,7 +315,7 @@ def test_commands_that_go_on_from_a_model(make, tmp_path):
     copy = tmp_path / f'copy{pathlib.Path(name).suffix}'
     # Results name the model that they began with.
     copy.write_bytes(found[name].replace(b's3://bucket/all', bytes(disk)))
-    assert crash.content(copy) == crash.content(expected[name]), name
+    assert subjects.content(copy) == subjects.content(expected[name]), name
 
   flags = ['--workdir=s3://bucket/all/model', '--port=0']
   (server,) = start(bucket, 'serve', *flags)

@@ -5,63 +5,39 @@ r"""Damages a file of a run, and checks that the run notices or is none worse.
   python -m tests.support.damage --damages 100
   python -m tests.support.damage --damages 10 --seed 3 --kinds sft
 
-A copy of a run that is not complete is damaged: in one of its files, drawn from
-all of them, a bit is flipped, or it is cut, deleted, or swapped with another
-file. The same command then goes on. Either it ends as the run that was left
-alone: parameters, optimizer state, average of the weights, every logged loss
-and evaluation, bit for bit, but for what the damaged log itself had; or it ends
-with exit code 1 or 2 and one line that names the file, or the folder that it
-cannot be read without. `evaluate` of a complete run ends with the same figures,
-or so too, or says that it takes an older checkpoint. Ends with exit code 1
-where none of these holds.
+A copy of a run that is not complete, or of a command that was killed, is
+damaged: in one of its files, drawn from all of them, a bit is flipped, or it is
+cut, deleted, or swapped with another file. The same command then goes on. Either
+it ends as the one that was left alone: parameters, optimizer state, average of
+the weights, every logged loss and evaluation, or the files that a command is
+for, bit for bit, but for what the damaged log itself had; or it ends with exit
+code 1 or 2 and one line that names the file, or the folder that it cannot be
+read without. `evaluate` may also say that it takes an older checkpoint. Ends
+with exit code 1 where none of these holds. The kinds of runs are in `subjects`;
+each damage is of the kind with the fewest in the ledger (`faults`).
 """
 
 import argparse
-import json
 import pathlib
 import random
 import shutil
+import signal
 import sys
 import tempfile
-from collections import Counter
+import time
 from typing import NamedTuple
 
-from tests.support import crash
+from tests.support import faults, subjects
+from tests.support.subjects import JOBS, KINDS, STEPS, TINY, Run, Work
 
-# A complete run without its last checkpoint, so with those of steps 3 and 6, is
-# what is damaged.
-EVERY, BEFORE, STEPS = 3, 6, 9
-FLAGS = [
-  f'--config.schedule.num_steps={STEPS}',
-  f'--config.checkpoint.every_steps={EVERY}',
-  f'--config.eval.every_steps={EVERY}',
-  '--config.checkpoint.keep=3',
-  '--config.log.sample_tokens=0',
-  '--config.batch.size=3',
-  '--config.batch.micro_rows=0',
-]
-# What the rest of a run does not depend on; the figures that it holds may
-# differ from those of the run that was left alone.
+# Of a run that is complete all checkpoints but the last are damaged, at least
+# two. The programs are those of `crash`.
+FLAGS = ['--config.checkpoint.keep=3', '--config.log.sample_tokens=0']
+# What the rest of a run does not depend on; the figures that it holds, but for
+# the last step's, may differ from those of the run that was left alone.
 LOGS = ('metrics.jsonl', 'samples.txt', 'loss.png', 'tensorboard/')
-
-
-EVALUATE = 'evaluate'
-
-
-class Evaluation(crash.Run):
-  """`gpt-jax evaluate` of a complete run."""
-
-  def __init__(self, workdir: pathlib.Path):
-    """Starts nothing yet."""
-    super().__init__(workdir, 'decoder', '', [], forked=True)
-    self._argv = [EVALUATE, f'--workdir={workdir}']
-
-  def figures(self) -> dict[str, float]:
-    """What it measured."""
-    found = {}
-    for path in (self.workdir / 'evaluations').glob('step-*.json'):
-      found |= json.loads(path.read_text())
-    return {name: x for name, x in found.items() if name.startswith('eval/')}
+# Of the time that a command takes: when it is killed. 1: it is not.
+MOMENTS = (0.3, 0.5, 0.7, 0.9, 1)
 
 
 class Damage(NamedTuple):
@@ -113,23 +89,22 @@ def draw(workdir: pathlib.Path, rng: random.Random) -> Damage:
   }
   kinds: dict[str, list[str]] = {}
   for name in sizes:
-    kinds.setdefault(kind(name), []).append(name)
+    kinds.setdefault(kind_of(name), []).append(name)
   name = rng.choice(kinds[rng.choice(sorted(kinds))])
   hows = ['flip', 'cut'] if sizes[name] else []
   how = rng.choice([*hows, 'delete', 'swap'])
   if how == 'swap':
     # Mostly with its like, which is harder to tell.
-    alike = [x for x in kinds[kind(name)] if x != name]
+    alike = [x for x in kinds[kind_of(name)] if x != name]
     others = alike if alike and rng.random() < 0.7 else [*sizes.keys() - {name}]
     return Damage(how, name, other=rng.choice(sorted(others)))
   most = sizes[name] * (8 if how == 'flip' else 1)
   return Damage(how, name, rng.randrange(most) if most else 0)
 
 
-def kind(name: str) -> str:
+def kind_of(name: str) -> str:
   """The kind of a file: its path, without numbers and hashes."""
-  parts = ('*' if _is_number(part) else part for part in name.split('/'))
-  return '/'.join(parts)
+  return '/'.join('*' if _is_number(part) else part for part in name.split('/'))
 
 
 def _is_number(part: str) -> bool:
@@ -145,9 +120,9 @@ def names(line: str, damage: Damage) -> bool:
   return False
 
 
-def judge(whole: crash.Run, run: crash.Run, code: int, damage: Damage) -> tuple[str, str]:
+def judge(whole: Run | Work, faulted: Run | Work, code: int, damage: Damage) -> tuple[str, str]:
   """How a damage ended, in a word; and what is wrong with that, if anything."""
-  said = run.said().rstrip()
+  said = faulted.said().rstrip()
   last = said.rpartition('\n')[2]
   if code:
     if code not in (1, 2) or 'Traceback (most' in said:
@@ -157,88 +132,90 @@ def judge(whole: crash.Run, run: crash.Run, code: int, damage: Damage) -> tuple[
     return 'named', ''
   if 'Traceback (most' in said:
     return 'failed', f'a traceback: {last}'
-  if isinstance(run, Evaluation) and isinstance(whole, Evaluation):
-    if 'is damaged' in said and names(said, damage):
-      return 'older checkpoint', ''
-    a, b = whole.figures(), run.figures()
-    return ('same bits', '') if a == b else ('failed', f'{b} instead of {a}')
+  # The folder that a damaged checkpoint is moved to; `evaluate` moves none.
+  older = 'checkpoints_damaged' in said or ('is damaged' in said and names(said, damage))
+  if isinstance(whole, Work) and older:
+    return 'older checkpoint', ''
   logs = damage.file.startswith(LOGS) or damage.other.startswith(LOGS)
-  found = crash.differences(whole, run, after=BEFORE if logs else 0)
+  found = subjects.differences(whole, faulted, after=STEPS - 1 if logs else 0)
   if found:
     return 'failed', '; '.join(found)
-  if 'checkpoints_damaged' in said:
-    return 'older checkpoint', ''
-  return 'same bits', ''
+  return 'older checkpoint' if older else 'same bits', ''
+
+
+def begun(
+  whole: Run | Work, seconds: float, kind: str, folder: pathlib.Path, config: str, flags: list[str]
+) -> list[pathlib.Path]:
+  """Folders in which a command that was left alone is not done, and one where it is."""
+  if isinstance(whole, Run):
+    copy = folder / f'begun_{kind}'
+    if kind == 'local':  # whose checkpoints are gone at the end
+      run = Run(copy, kind, config, flags, forked=True)
+      run.start()
+      assert run.kill_when(lambda: run.last_step() > STEPS // 2, signal.SIGKILL)
+    else:
+      shutil.copytree(whole.workdir, copy)
+      shutil.rmtree(copy / f'checkpoints/{STEPS}')
+    return [copy]
+  found = []
+  for share in MOMENTS:
+    work = Work(folder / f'begun_{kind}_{100 * share:.0f}', kind)
+    work.start()
+    while share < 1 and time.monotonic() < work.began + share * seconds:
+      time.sleep(0.001)
+    if share < 1 and work.process.poll() is None:
+      work.process.send_signal(signal.SIGKILL)
+    work.process.wait()
+    if work.workdir.exists() and any(x.is_file() for x in work.workdir.rglob('*')):
+      found.append(work.workdir)
+  return found
 
 
 def main() -> int:
   """Returns the exit code."""
-  from rich.console import Console
-  from rich.table import Table
-
   summary, _, rest = (__doc__ or '').partition('\n')
   parser = argparse.ArgumentParser(
     prog='python -m tests.support.damage',
     description=summary + rest,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
+  kinds = ','.join([*KINDS, *TINY, *JOBS])
   parser.add_argument('--damages', type=int, default=100)
-  parser.add_argument('--seed', type=int, default=0, help='of the damages')
+  parser.add_argument('--seed', type=int, help="of the damages; default: the ledger's next")
   parser.add_argument('--config', default='configs/smoke.py', help='of pre-training')
-  parser.add_argument('--kinds', default=f'decoder,encoder,sft,{EVALUATE}', help='of runs')
+  parser.add_argument('--kinds', default=kinds, help='of runs')
+  parser.add_argument('--ledger', default=str(faults.PATH), help='to which they are added')
   args, flags = parser.parse_known_args()
-  rng, console = random.Random(args.seed), Console()
-  folder = pathlib.Path(tempfile.mkdtemp(prefix='gpt_jax_damage_'))
-  crash.write_files(folder)
+  ledger = faults.open_ledger(args.ledger, 'damage', args.seed)
   kinds = args.kinds.split(',')
-  wholes: dict[str, crash.Run] = {}
-
-  def start(name: str, kind: str) -> crash.Run:
-    run = (
-      Evaluation(folder / name)
-      if kind == EVALUATE
-      else crash.Run(folder / name, kind, args.config, [*FLAGS, *flags], forked=True)
-    )
-    run.start()
-    return run
-
-  for kind_ in kinds:
-    begun = folder / f'begun_{kind_}'
-    if kind_ == EVALUATE:  # needs a decoder before it
-      for copy in begun, folder / f'whole_{kind_}':
-        shutil.copytree(wholes['decoder'].workdir, copy)
-    wholes[kind_] = start(f'whole_{kind_}', kind_)
-    if wholes[kind_].process.wait():
-      console.print(wholes[kind_].said(), markup=False)
-      return 1
-    if kind_ != EVALUATE:
-      shutil.copytree(wholes[kind_].workdir, begun)
-      shutil.rmtree(begun / f'checkpoints/{STEPS}')
-  ends: Counter[tuple[str, str, str]] = Counter()
+  folder = pathlib.Path(tempfile.mkdtemp(prefix='gpt_jax_damage_'))
+  subjects.write_files(folder)
+  rngs = {kind: random.Random(f'{ledger.seed} {kind}') for kind in kinds}
+  wholes: dict[str, Run | Work] = {}
+  starts: dict[str, list[pathlib.Path]] = {}
   wrong = 0
   for number in range(args.damages):
-    kind_ = kinds[number % len(kinds)]
-    name = f'damaged{number}'
-    shutil.copytree(folder / f'begun_{kind_}', folder / name)
-    damage = draw(folder / name, rng)
-    damage.apply(folder / name)
-    run = start(name, kind_)
-    end, why = judge(wholes[kind_], run, run.process.wait(), damage)
-    ends[kind(damage.file), damage.how, end] += 1
-    told = f'{number + 1} of {args.damages}: {kind_}, {damage}: {end}'
-    console.print(f'{told} {why}', markup=False, soft_wrap=True)
+    kind = ledger.furthest_behind(dict.fromkeys(kinds, 1))
+    rng, own = rngs[kind], [*FLAGS, *flags]
+    if kind not in wholes:
+      wholes[kind], seconds = subjects.whole(kind, folder, args.config, own)
+      starts[kind] = begun(wholes[kind], seconds, kind, folder, args.config, own)
+    out = folder / f'damaged{number}'
+    shutil.copytree(rng.choice(starts[kind]), out)
+    damage = draw(out, rng)
+    damage.apply(out)
+    faulted = Work(out, kind) if kind in JOBS else Run(out, kind, args.config, own, forked=True)
+    faulted.start()
+    end, why = judge(wholes[kind], faulted, faulted.process.wait(), damage)
+    ledger.add(kind, f'{damage.how} {kind_of(damage.file)}', end, why and f'{damage}: {why}')
+    print(f'{number + 1} of {args.damages}: {kind}, {damage}: {end} {why}', flush=True)
     if end == 'failed':
       wrong += 1
-      console.print(f'see {run.workdir}', markup=False, soft_wrap=True)
+      print(f'see {out}', flush=True)
     else:
-      shutil.rmtree(run.workdir)
-      run.workdir.with_suffix('.stderr').unlink()
-  outcomes = sorted({end for *_, end in ends})
-  table = Table('file', 'damage', *outcomes, title=f'{args.damages} damages, seed {args.seed}')
-  for file, how in sorted({(file, how) for file, how, _ in ends}):
-    table.add_row(file, how, *(str(ends[file, how, x]) for x in outcomes))
-  console.print(table)
-  console.print(f'{wrong} of {args.damages} ended in neither way')
+      shutil.rmtree(out)
+      out.with_suffix('.stderr').unlink()
+  print(f'{wrong} of {args.damages}, seed {ledger.seed}, ended in neither way')
   if not wrong:
     shutil.rmtree(folder)
   return 1 if wrong else 0
