@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 
+from tests.support import quick
+
 HANGS = 300  # seconds, after which a command does not end by itself
 _CONTEXT = multiprocessing.get_context('forkserver')
 # Also what the kits themselves import, as each process imports their module.
@@ -47,10 +49,9 @@ class Fork:
 
 
 def variables(devices: int) -> dict[str, str]:
-  """Of a process with so many CPU devices."""
-  flags = f'--xla_force_host_platform_device_count={devices}'
+  """Of a process with so many CPU devices, which compiles as the tests do."""
   # A sum is added by so many threads, however many devices there are.
-  return {'XLA_FLAGS': flags, 'PJRT_NPROC': '4'}
+  return {'XLA_FLAGS': quick.xla_flags(devices), 'PJRT_NPROC': '4'}
 
 
 def _run(argv: list[str], folder: str, said: str, devices: int) -> None:
