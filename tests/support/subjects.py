@@ -168,7 +168,13 @@ class Job(NamedTuple):
 _TAUGHT = [*_STORE, '--config.data.store={out}/store', *FLAGS[:3]]
 _MODEL = [
   ['prepare', *_STORE, '--out={out}/store'],
-  ['train', *_TAUGHT, '--workdir={out}/model', '--config.schedule.num_steps=1'],
+  [
+    'train',
+    *_TAUGHT,
+    '--workdir={out}/model',
+    '--config.schedule.num_steps=1',
+    '--config.log.sample_prompt=',
+  ],
 ]
 # With checkpoints of three steps.
 _EVALUATED = [
