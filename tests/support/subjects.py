@@ -211,7 +211,7 @@ JOBS = {
     (*_MODEL,),
   ),
   'evaluate': Job(
-    ['evaluate', '--workdir={out}', "--tasks=validation,text('configs/b*.py')"],
+    ['evaluate', '--workdir={out}', '--tasks_dir={folder}', "--tasks=validation,text('0.txt')"],
     'evaluations/step-*.json',
     (_EVALUATED,),
   ),
@@ -431,9 +431,10 @@ class Work:
     return self._said.read_text(encoding='utf-8')
 
   def results(self) -> dict[str, Any]:
-    """The files that the command is for, by their names."""
+    """The files that the command is for, by their names; they may name its folder."""
+    here = str(self.workdir).encode()
     return {
-      str(path.relative_to(self.workdir)): content(path)
+      str(path.relative_to(self.workdir)): content(path.name, path.read_bytes().replace(here, b''))
       for path in sorted(self.workdir.glob(self._job.files))
       if path.is_file() and not path.name.startswith('.')
     }
@@ -443,10 +444,10 @@ def _filled(argv: list[str], folder: pathlib.Path, out: pathlib.Path) -> list[st
   return [flag.replace('{folder}', str(folder)).replace('{out}', str(out)) for flag in argv]
 
 
-def content(path: pathlib.Path) -> Any:
-  """Of a file; of JSON without what the clock decides."""
-  if path.suffix != '.json':
-    return path.read_bytes()
+def content(name: str, data: bytes) -> Any:
+  """What a file holds; of JSON without what the clock decides."""
+  if not name.endswith('.json'):
+    return data
 
   def timeless(x: Any) -> Any:
     if isinstance(x, dict):
@@ -454,7 +455,7 @@ def content(path: pathlib.Path) -> Any:
       return {k: timeless(v) for k, v in items if not any(c in k for c in CLOCKS)}
     return [timeless(y) for y in x] if isinstance(x, list) else x
 
-  return timeless(json.loads(path.read_text(encoding='utf-8')))
+  return timeless(json.loads(data))
 
 
 def whole(
