@@ -455,7 +455,10 @@ def content(name: str, data: bytes) -> Any:
       return {k: timeless(v) for k, v in items if not any(c in k for c in CLOCKS)}
     return [timeless(y) for y in x] if isinstance(x, list) else x
 
-  return timeless(json.loads(data))
+  try:
+    return timeless(json.loads(data))
+  except ValueError:  # it was damaged, and nobody noticed
+    return data
 
 
 def whole(
