@@ -36,8 +36,8 @@ FLAGS = ['--config.checkpoint.keep=3', '--config.log.sample_tokens=0']
 # What the rest of a run does not depend on; the figures that it holds, but for
 # the last step's, may differ from those of the run that was left alone.
 LOGS = ('metrics.jsonl', 'samples.txt', 'loss.png', 'tensorboard/')
-# Of the time that a command takes: when it is killed. 1: it is not.
-MOMENTS = (0.3, 0.5, 0.7, 0.9, 1)
+# Of the time that a command takes: when it is killed.
+MOMENTS = (0.3, 0.5, 0.8)
 
 
 class Damage(NamedTuple):
@@ -157,17 +157,19 @@ def begun(
       shutil.copytree(whole.workdir, copy)
       shutil.rmtree(copy / f'checkpoints/{STEPS}')
     return [copy]
-  found = []
-  for share in MOMENTS:
-    work = Work(folder / f'begun_{kind}_{100 * share:.0f}', kind)
-    work.start()
-    while share < 1 and time.monotonic() < work.began + share * seconds:
-      time.sleep(0.001)
-    if share < 1 and work.process.poll() is None:
+  # Their configs name the folder, so each is damaged in the same one.
+  out, found = whole.workdir, []
+  for share in (1.0, *MOMENTS):
+    if share < 1:
+      work = Work(out, kind)
+      work.start()
+      while time.monotonic() < work.began + share * seconds:
+        time.sleep(0.001)
       work.process.send_signal(signal.SIGKILL)
-    work.process.wait()
-    if work.workdir.exists() and any(x.is_file() for x in work.workdir.rglob('*')):
-      found.append(work.workdir)
+      work.process.wait()
+    if out.exists() and any(x.is_file() for x in out.rglob('*')):
+      found.append(folder / f'begun_{kind}_{len(found)}')
+      out.rename(found[-1])
   return found
 
 
@@ -200,7 +202,7 @@ def main() -> int:
     if kind not in wholes:
       wholes[kind], seconds = subjects.whole(kind, folder, args.config, own)
       starts[kind] = begun(wholes[kind], seconds, kind, folder, args.config, own)
-    out = folder / f'damaged{number}'
+    out = wholes[kind].workdir if kind in JOBS else folder / f'damaged{number}'
     shutil.copytree(rng.choice(starts[kind]), out)
     damage = draw(out, rng)
     damage.apply(out)
@@ -211,10 +213,11 @@ def main() -> int:
     print(f'{number + 1} of {args.damages}: {kind}, {damage}: {end} {why}', flush=True)
     if end == 'failed':
       wrong += 1
-      print(f'see {out}', flush=True)
-    else:
-      shutil.rmtree(out)
-      out.with_suffix('.stderr').unlink()
+      shutil.copytree(out, folder / f'failed{number}')
+      shutil.copy(out.with_suffix('.stderr'), folder / f'failed{number}.stderr')
+      print(f'see {folder}/failed{number}', flush=True)
+    shutil.rmtree(out)
+    out.with_suffix('.stderr').unlink()
   print(f'{wrong} of {args.damages}, seed {ledger.seed}, ended in neither way')
   if not wrong:
     shutil.rmtree(folder)

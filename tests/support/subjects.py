@@ -430,7 +430,8 @@ class Work:
     """What the process said on stderr."""
     return self._said.read_text(encoding='utf-8')
 
-  def results(self) -> dict[str, Any]:
+  @functools.cached_property
+  def files(self) -> dict[str, Any]:
     """The files that the command is for, by their names; they may name its folder."""
     here = str(self.workdir).encode()
     return {
@@ -466,7 +467,7 @@ def whole(
 ) -> tuple[Run | Work, float]:
   """The run of a kind that is left alone, and the seconds that it took."""
   if kind in JOBS:
-    subject: Run | Work = Work(folder / f'whole_{kind}', kind)
+    subject: Run | Work = Work(folder / f'{kind}_out', kind)
   else:
     if kind in TINY:
       _begin_tiny(kind, folder / kind)
@@ -475,7 +476,9 @@ def whole(
   subject.start()
   if subject.process.wait() != 0:
     raise SystemExit(f'{kind}, which is left alone, failed: {subject.said()}')
-  return subject, time.monotonic() - began
+  seconds = time.monotonic() - began
+  assert isinstance(subject, Run) or subject.files, kind
+  return subject, seconds
 
 
 def _begin_tiny(kind: str, folder: pathlib.Path) -> None:
@@ -496,8 +499,8 @@ def differences(whole: Run | Work, faulted: Run | Work, after: int = 0) -> list[
   """
   if isinstance(whole, Run) and isinstance(faulted, Run):
     return _differences(whole, faulted, after)
-  a, b = whole.results(), faulted.results()
-  assert isinstance(a, dict) and isinstance(b, dict) and a
+  assert isinstance(whole, Work) and isinstance(faulted, Work)
+  a, b = whole.files, faulted.files
   return [f'{name} differs' for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
 
 
