@@ -36,8 +36,8 @@ FLAGS = ['--config.checkpoint.keep=3', '--config.log.sample_tokens=0']
 # What the rest of a run does not depend on; the figures that it holds, but for
 # the last step's, may differ from those of the run that was left alone.
 LOGS = ('metrics.jsonl', 'samples.txt', 'loss.png', 'tensorboard/')
-# Of the time that a command takes: when it is killed.
-MOMENTS = (0.3, 0.5, 0.8)
+# Of the time that a command takes which compiles: when it is killed.
+MOMENTS = (0.15, 0.3, 0.5)
 
 
 class Damage(NamedTuple):
@@ -165,7 +165,8 @@ def begun(
       work.start()
       while time.monotonic() < work.began + share * seconds:
         time.sleep(0.001)
-      work.process.send_signal(signal.SIGKILL)
+      if work.process.poll() is None:
+        work.process.send_signal(signal.SIGKILL)
       work.process.wait()
     if out.exists() and any(x.is_file() for x in out.rglob('*')):
       found.append(folder / f'begun_{kind}_{len(found)}')

@@ -63,7 +63,6 @@ class Ledger(NamedTuple):
 def open_ledger(path: str, what: str, seed: int | None) -> Ledger:
   """A ledger for one sitting; without a seed it takes the next one."""
   had = (row['seed'] for row in read(pathlib.Path(path)) if row['what'] == what)
-  seed = max(had, default=0) + 1 if seed is None else seed
   commit = subprocess.run(
     ['git', 'rev-parse', '--short=8', 'HEAD'],
     cwd=PATH.parent,
@@ -71,7 +70,7 @@ def open_ledger(path: str, what: str, seed: int | None) -> Ledger:
     text=True,
     check=True,
   ).stdout.strip()
-  return Ledger(pathlib.Path(path), what, seed, commit)
+  return Ledger(pathlib.Path(path), what, max(had, default=0) + 1 if seed is None else seed, commit)
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
