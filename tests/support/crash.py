@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tests.support import faults, forks, subjects
-from tests.support.subjects import JOBS, KINDS, STEPS, TINY, Run, Work
+from tests.support.subjects import DEAR, JOBS, KINDS, STEPS, TINY, Run, Work
 
 PHASES = ('prepare', 'start', 'compile', 'step', 'save', 'evaluation', 'end')
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -50,7 +50,7 @@ def phases(kind: str) -> tuple[str, ...]:
 def shares() -> dict[str, int]:
   """The kills of one run of each kind."""
   runs = {kind: len(phases(kind)) + 1 for kind in (*KINDS, *TINY)}
-  return {**runs, **dict.fromkeys(JOBS, JOB_KILLS)}
+  return {**runs, **{kind: 1 if kind in DEAR else JOB_KILLS for kind in JOBS}}
 
 
 def codes(number: signal.Signals) -> set[int]:

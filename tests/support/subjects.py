@@ -250,6 +250,10 @@ JOBS = {
 }
 
 
+# Their runs are processes of their own, so a fault takes ten times as long.
+DEAR = ('compare', 'scaling')
+
+
 def write_files(folder: pathlib.Path) -> None:
   """Writes what the commands read."""
   whole_runs.write_files(folder)
