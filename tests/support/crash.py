@@ -24,12 +24,10 @@ should.
 
 import argparse
 import os
-import pathlib
 import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -198,11 +196,11 @@ def main() -> int:
   parser.add_argument('--config', default='configs/smoke.py', help='of pre-training')
   parser.add_argument('--kinds', default=','.join(shares()), help='of runs')
   parser.add_argument('--ledger', default=str(faults.PATH), help='to which the kills are added')
+  parser.add_argument('--folder', help=subjects.FOLDER)
   args, flags = parser.parse_known_args()
   ledger = faults.open_ledger(args.ledger, 'kill', args.seed)
   kinds = {kind: shares()[kind] for kind in args.kinds.split(',')}
-  folder = pathlib.Path(tempfile.mkdtemp(prefix='gpt_jax_crash_'))
-  subjects.write_files(folder)
+  folder = subjects.begin(args.folder)
   # So that the server is up before anything is timed.
   forks.Fork(['--help'], folder=str(subjects.ROOT), said=os.devnull).wait()
   wholes: dict[str, tuple[Run | Work, float]] = {}
@@ -213,7 +211,7 @@ def main() -> int:
     kind, left = ledger.furthest_behind(kinds), args.kills - kills
     if kind not in wholes:
       wholes[kind] = subjects.whole(kind, folder, args.config, flags)
-    (whole, seconds), out = wholes[kind], folder / f'killed{complete}'
+    (whole, seconds), out = wholes[kind], folder / f'killed_{ledger.seed}_{complete}'
     if isinstance(whole, Work):
       most = min(left, JOB_KILLS)
       killed = kill_job(whole, Work(out, kind), seconds, most, rngs[kind])
@@ -233,7 +231,7 @@ def main() -> int:
     else:
       shutil.rmtree(out)
   print(f'{kills} kills of {complete} runs, seed {ledger.seed}: {wrong} runs went wrong')
-  if not wrong:
+  if not (wrong or args.folder):
     shutil.rmtree(folder)
   return 1 if wrong else 0
 

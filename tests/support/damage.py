@@ -5,7 +5,7 @@ r"""Damages a file of a run, and checks that the run notices or is none worse.
   python -m tests.support.damage --damages 100
   python -m tests.support.damage --damages 10 --seed 3 --kinds sft
 
-A copy of a run that is not complete, or of a command that was killed, is
+A copy of a run without its last checkpoint, or of a command that was killed, is
 damaged: in one of its files, drawn from all of them, a bit is flipped, or it is
 cut, deleted, or swapped with another file. The same command then goes on. Either
 it ends as the one that was left alone: parameters, optimizer state, average of
@@ -23,16 +23,12 @@ import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from typing import NamedTuple
 
 from tests.support import faults, subjects
 from tests.support.subjects import DEAR, JOBS, KINDS, STEPS, TINY, Run, Work
 
-# Of a run that is complete all checkpoints but the last are damaged, at least
-# two. The programs are those of `crash`.
-FLAGS = ['--config.checkpoint.keep=3', '--config.log.sample_tokens=0']
 # What the rest of a run does not depend on; the figures that it holds, but for
 # the last step's, may differ from those of the run that was left alone.
 LOGS = ('metrics.jsonl', 'samples.txt', 'loss.png', 'tensorboard/')
@@ -147,8 +143,10 @@ def begun(
   whole: Run | Work, seconds: float, kind: str, folder: pathlib.Path, config: str, flags: list[str]
 ) -> list[pathlib.Path]:
   """Folders in which a command that was left alone is not done, and one where it is."""
+  if found := sorted(folder.glob(f'begun_{kind}_*')):  # of the sitting before
+    return found
   if isinstance(whole, Run):
-    copy = folder / f'begun_{kind}'
+    copy = folder / f'begun_{kind}_0'
     if kind == 'local':  # whose checkpoints are gone at the end
       run = Run(copy, kind, config, flags, forked=True)
       run.start()
@@ -188,39 +186,40 @@ def main() -> int:
   parser.add_argument('--config', default='configs/smoke.py', help='of pre-training')
   parser.add_argument('--kinds', default=kinds, help='of runs')
   parser.add_argument('--ledger', default=str(faults.PATH), help='to which they are added')
+  parser.add_argument('--folder', help=subjects.FOLDER)
   args, flags = parser.parse_known_args()
   ledger = faults.open_ledger(args.ledger, 'damage', args.seed)
   kinds = args.kinds.split(',')
-  folder = pathlib.Path(tempfile.mkdtemp(prefix='gpt_jax_damage_'))
-  subjects.write_files(folder)
+  folder = subjects.begin(args.folder)
   rngs = {kind: random.Random(f'{ledger.seed} {kind}') for kind in kinds}
   wholes: dict[str, Run | Work] = {}
   starts: dict[str, list[pathlib.Path]] = {}
   wrong = 0
   for number in range(args.damages):
     kind = ledger.furthest_behind({kind: 1 if kind in DEAR else 5 for kind in kinds})
-    rng, own = rngs[kind], [*FLAGS, *flags]
+    rng = rngs[kind]
     if kind not in wholes:
-      wholes[kind], seconds = subjects.whole(kind, folder, args.config, own)
-      starts[kind] = begun(wholes[kind], seconds, kind, folder, args.config, own)
-    out = wholes[kind].workdir if kind in JOBS else folder / f'damaged{number}'
+      wholes[kind], seconds = subjects.whole(kind, folder, args.config, flags)
+      starts[kind] = begun(wholes[kind], seconds, kind, folder, args.config, flags)
+    out = wholes[kind].workdir if kind in JOBS else folder / f'damaged_{kind}'
     shutil.copytree(rng.choice(starts[kind]), out)
     damage = draw(out, rng)
     damage.apply(out)
-    faulted = Work(out, kind) if kind in JOBS else Run(out, kind, args.config, own, forked=True)
+    faulted = Work(out, kind) if kind in JOBS else Run(out, kind, args.config, flags, forked=True)
     faulted.start()
     end, why = judge(wholes[kind], faulted, faulted.process.wait(), damage)
     ledger.add(kind, f'{damage.how} {kind_of(damage.file)}', end, why and f'{damage}: {why}')
     print(f'{number + 1} of {args.damages}: {kind}, {damage}: {end} {why}', flush=True)
     if end == 'failed':
       wrong += 1
-      shutil.copytree(out, folder / f'failed{number}')
-      shutil.copy(out.with_suffix('.stderr'), folder / f'failed{number}.stderr')
-      print(f'see {folder}/failed{number}', flush=True)
+      copy = folder / f'failed_{ledger.seed}_{number}'
+      shutil.copytree(out, copy)
+      shutil.copy(out.with_suffix('.stderr'), copy.with_suffix('.stderr'))
+      print(f'see {copy}', flush=True)
     shutil.rmtree(out)
     out.with_suffix('.stderr').unlink()
   print(f'{wrong} of {args.damages}, seed {ledger.seed}, ended in neither way')
-  if not wrong:
+  if not (wrong or args.folder):
     shutil.rmtree(folder)
   return 1 if wrong else 0
 

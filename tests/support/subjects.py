@@ -10,9 +10,11 @@ import json
 import logging
 import os
 import pathlib
+import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -36,7 +38,7 @@ FLAGS = [
   f'--config.eval.every_steps={EVAL_EVERY}',
   '--config.eval.rows=2',
   '--config.log.every_steps=1',
-  '--config.log.sample_tokens=5',
+  '--config.checkpoint.keep=3',
 ]
 GROWING = f'--config.batch.size=ramp(0:3, {STEPS // 2}_steps:6)'
 PRE_TRAINING = [
@@ -44,11 +46,13 @@ PRE_TRAINING = [
   GROWING,
   "--config.data.source=text('configs/*.py')",
   '--config.data.holdout=tail(fraction=0.1)',
+  '--config.log.sample_tokens=0',
 ]
+_BYTES = ['--config.tokenizer.name=bytes']
 # A command and its flags, in which {folder} has the files below, and {out} is
 # the workdir.
 KINDS = {
-  'decoder': [*PRE_TRAINING, '--config.tokenizer.name=bytes'],
+  'decoder': [*PRE_TRAINING, *_BYTES, '--config.log.sample_tokens=5'],
   'encoder': [
     *PRE_TRAINING,
     '--config.tokenizer.name=wordpiece(vocab_size=300)',
@@ -62,14 +66,15 @@ KINDS = {
   ],
 }
 KINDS['local'] = [
-  *KINDS['decoder'],
+  *PRE_TRAINING,
+  *_BYTES,
   '--config.checkpoint.local_every_steps=2',
   '--config.checkpoint.local_dir={out}',
 ]
 # Saves all the time.
-KINDS['minutes'] = [*KINDS['decoder'], '--config.checkpoint.every_minutes=0']
+KINDS['minutes'] = [*PRE_TRAINING, *_BYTES, '--config.checkpoint.every_minutes=0']
 # `crash` starts it on one, two or four devices.
-KINDS['exact'] = [*KINDS['decoder'], '--config.batch.exact_over=4']
+KINDS['exact'] = [*PRE_TRAINING, *_BYTES, '--config.batch.exact_over=4']
 KINDS['sft'] = [
   'sft',
   '--config=configs/finetune/sft.py',
@@ -132,6 +137,7 @@ TINY = (
 _TINY_FIELDS = {
   'schedule.num_steps': STEPS,
   'checkpoint.every_steps': 7,
+  'checkpoint.keep': 3,
   'eval.every_steps': EVAL_EVERY,
 }
 _STORE = [
@@ -183,7 +189,6 @@ _EVALUATED = [
   *FLAGS,
   '--config.schedule.num_steps=9',
   '--config.checkpoint.every_steps=3',
-  '--config.checkpoint.keep=3',
   '--workdir={out}',
 ]
 JOBS = {
@@ -214,9 +219,6 @@ JOBS = {
     ['evaluate', '--workdir={out}', '--tasks_dir={folder}', "--tasks=validation,text('0.txt')"],
     'evaluations/step-*.json',
     (_EVALUATED,),
-  ),
-  'evaluate_all': Job(
-    ['evaluate', '--workdir={out}', '--steps=all'], 'evaluations/step-*.json', (_EVALUATED,)
   ),
   'compare': Job(
     [
@@ -252,6 +254,16 @@ JOBS = {
 
 # Their runs are processes of their own, so a fault takes ten times as long.
 DEAR = ('compare', 'scaling')
+
+
+FOLDER = 'what is left alone is kept there, for the next sittings with the same code and flags'
+
+
+def begin(folder: str | None) -> pathlib.Path:
+  """The folder of a sitting, with what the commands read."""
+  made = pathlib.Path(folder or tempfile.mkdtemp(prefix='gpt_jax_faults_'))
+  write_files(made)
+  return made
 
 
 def write_files(folder: pathlib.Path) -> None:
@@ -469,7 +481,13 @@ def content(name: str, data: bytes) -> Any:
 def whole(
   kind: str, folder: pathlib.Path, config: str, flags: list[str]
 ) -> tuple[Run | Work, float]:
-  """The run of a kind that is left alone, and the seconds that it took."""
+  """The run of a kind that is left alone, and the seconds that it took.
+
+  In a folder that has it, it is the one of the sitting before.
+  """
+  kept = folder / f'{kind}.pickle'
+  if kept.exists():
+    return pickle.loads(kept.read_bytes())
   if kind in JOBS:
     subject: Run | Work = Work(folder / f'{kind}_out', kind)
   else:
@@ -482,6 +500,8 @@ def whole(
     raise SystemExit(f'{kind}, which is left alone, failed: {subject.said()}')
   seconds = time.monotonic() - began
   assert isinstance(subject, Run) or subject.files, kind
+  del subject.process
+  kept.write_bytes(pickle.dumps((subject, seconds)))
   return subject, seconds
 
 
