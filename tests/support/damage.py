@@ -18,12 +18,14 @@ each damage is of the kind with the fewest in the ledger (`faults`).
 """
 
 import argparse
+import os
 import pathlib
 import random
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.support import faults, subjects
@@ -32,8 +34,8 @@ from tests.support.subjects import DEAR, JOBS, KINDS, STEPS, TINY, Run, Work
 # What the rest of a run does not depend on; the figures that it holds, but for
 # the last step's, may differ from those of the run that was left alone.
 LOGS = ('metrics.jsonl', 'samples.txt', 'loss.png', 'tensorboard/')
-# Of the time that a command takes which compiles: when it is killed.
-MOMENTS = (0.15, 0.3, 0.5)
+# How often a command that trains no run is killed, before its folders are damaged.
+MOMENTS = 5
 
 
 class Damage(NamedTuple):
@@ -128,19 +130,18 @@ def judge(whole: Run | Work, faulted: Run | Work, code: int, damage: Damage) -> 
     return 'named', ''
   if 'Traceback (most' in said:
     return 'failed', f'a traceback: {last}'
-  # The folder that a damaged checkpoint is moved to; `evaluate` moves none.
-  older = 'checkpoints_damaged' in said or ('is damaged' in said and names(said, damage))
-  if isinstance(whole, Work) and older:
-    return 'older checkpoint', ''
   logs = damage.file.startswith(LOGS) or damage.other.startswith(LOGS)
   found = subjects.differences(whole, faulted, after=STEPS - 1 if logs else 0)
-  if found:
+  # The folder that a damaged checkpoint is moved to; `evaluate` moves none, and
+  # measures the one before.
+  moved, measured = 'checkpoints_damaged' in said, 'is damaged' in said and names(said, damage)
+  if found and not ('evaluations/' in found[0] and measured):
     return 'failed', '; '.join(found)
-  return 'older checkpoint' if older else 'same bits', ''
+  return 'older checkpoint' if moved or found else 'same bits', ''
 
 
 def begun(
-  whole: Run | Work, seconds: float, kind: str, folder: pathlib.Path, config: str, flags: list[str]
+  whole: Run | Work, kind: str, folder: pathlib.Path, config: str, flags: list[str]
 ) -> list[pathlib.Path]:
   """Folders in which a command that was left alone is not done, and one where it is."""
   if found := sorted(folder.glob(f'begun_{kind}_*')):  # of the sitting before
@@ -156,20 +157,42 @@ def begun(
       shutil.rmtree(copy / f'checkpoints/{STEPS}')
     return [copy]
   # Their configs name the folder, so each is damaged in the same one.
-  out, found = whole.workdir, []
-  for share in (1.0, *MOMENTS):
-    if share < 1:
-      work = Work(out, kind)
-      work.start()
-      while time.monotonic() < work.began + share * seconds:
-        time.sleep(0.001)
-      if work.process.poll() is None:
-        work.process.send_signal(signal.SIGKILL)
-      work.process.wait()
-    if out.exists() and any(x.is_file() for x in out.rglob('*')):
-      found.append(folder / f'begun_{kind}_{len(found)}')
-      out.rename(found[-1])
-  return found
+  out = whole.workdir
+  out.rename(folder / f'begun_{kind}_0')
+  appeared = _watched(Work(out, kind), lambda present: False)
+  for i in range(MOMENTS):
+    shutil.rmtree(out)
+    wanted = appeared[len(appeared) * i // MOMENTS]
+    _watched(Work(out, kind), lambda present, wanted=wanted: wanted in present)
+    shutil.copytree(out, folder / f'begun_{kind}_{i + 1}')
+  shutil.rmtree(out)
+  return begun(whole, kind, folder, config, flags)
+
+
+def _watched(work: Work, enough: Callable[[dict[str, None]], bool]) -> list[str]:
+  """Starts a command and kills it when `enough` has been written.
+
+  Returns:
+    The kinds of files in the order in which they appeared, without those that
+    were there, and temporary ones.
+  """
+  before = {*_kinds(work.workdir)}
+  work.start()
+  found: dict[str, None] = {}
+  while work.process.poll() is None and not enough(found):
+    found |= dict.fromkeys(x for x in _kinds(work.workdir) if x not in before)
+    time.sleep(0.001)
+  if work.process.poll() is None:
+    work.process.send_signal(signal.SIGKILL)
+  work.process.wait()
+  return [*found]
+
+
+def _kinds(folder: pathlib.Path) -> list[str]:
+  # By `os.walk`, which does not mind that a folder has just gone.
+  below = [(pathlib.Path(root), names) for root, _, names in os.walk(folder)]
+  found = [str((root / x).relative_to(folder)) for root, names in below for x in names]
+  return [kind_of(x) for x in found if 'tmp' not in x and 'lock' not in x]
 
 
 def main() -> int:
@@ -199,8 +222,8 @@ def main() -> int:
     kind = ledger.furthest_behind({kind: 1 if kind in DEAR else 5 for kind in kinds})
     rng = rngs[kind]
     if kind not in wholes:
-      wholes[kind], seconds = subjects.whole(kind, folder, args.config, flags)
-      starts[kind] = begun(wholes[kind], seconds, kind, folder, args.config, flags)
+      wholes[kind], _ = subjects.whole(kind, folder, args.config, flags)
+      starts[kind] = begun(wholes[kind], kind, folder, args.config, flags)
     out = wholes[kind].workdir if kind in JOBS else folder / f'damaged_{kind}'
     shutil.copytree(rng.choice(starts[kind]), out)
     damage = draw(out, rng)
