@@ -144,7 +144,7 @@ def begun(
   whole: Run | Work, kind: str, folder: pathlib.Path, config: str, flags: list[str]
 ) -> list[pathlib.Path]:
   """Folders in which a command that was left alone is not done, and one where it is."""
-  if found := sorted(folder.glob(f'begun_{kind}_*')):  # of the sitting before
+  if found := sorted(folder.glob(f'begun_{kind}_[0-9]')):  # of the sitting before
     return found
   if isinstance(whole, Run):
     copy = folder / f'begun_{kind}_0'
