@@ -109,13 +109,10 @@ def _is_number(part: str) -> bool:
   return part.isdecimal() or len(part) == 32 or part.startswith('events.')
 
 
-def names(line: str, damage: Damage) -> bool:
-  """Whether a line names a damaged file, or a folder that holds it."""
-  for file in filter(None, (damage.file, damage.other)):
-    path = pathlib.PurePath(file)
-    if any(str(x) in line for x in (path, *path.parents[:-1])):
-      return True
-  return False
+def names(line: str, damage: Damage, workdir: pathlib.Path) -> bool:
+  """Whether a line names a damaged file, or a folder in the workdir that holds it."""
+  paths = [pathlib.PurePath(x) for x in (damage.file, damage.other) if x]
+  return any(f'{workdir / x}' in line for path in paths for x in (path, *path.parents[:-1]))
 
 
 def judge(whole: Run | Work, faulted: Run | Work, code: int, damage: Damage) -> tuple[str, str]:
@@ -125,7 +122,7 @@ def judge(whole: Run | Work, faulted: Run | Work, code: int, damage: Damage) -> 
   if code:
     if code not in (1, 2) or 'Traceback (most' in said:
       return 'failed', f'exit code {code}: {last}'
-    if not names(last, damage):
+    if not names(last, damage, faulted.workdir):
       return 'failed', f'does not name the file: {last}'
     return 'named', ''
   if 'Traceback (most' in said:
@@ -134,7 +131,10 @@ def judge(whole: Run | Work, faulted: Run | Work, code: int, damage: Damage) -> 
   found = subjects.differences(whole, faulted, after=STEPS - 1 if logs else 0)
   # The folder that a damaged checkpoint is moved to; `evaluate` moves none, and
   # measures the one before.
-  moved, measured = 'checkpoints_damaged' in said, 'is damaged' in said and names(said, damage)
+  moved, measured = (
+    'checkpoints_damaged' in said,
+    'is damaged' in said and names(said, damage, faulted.workdir),
+  )
   if found and not ('evaluations/' in found[0] and measured):
     return 'failed', '; '.join(found)
   return 'older checkpoint' if moved or found else 'same bits', ''
