@@ -131,10 +131,8 @@ def judge(whole: Run | Work, faulted: Run | Work, code: int, damage: Damage) -> 
   found = subjects.differences(whole, faulted, after=STEPS - 1 if logs else 0)
   # The folder that a damaged checkpoint is moved to; `evaluate` moves none, and
   # measures the one before.
-  moved, measured = (
-    'checkpoints_damaged' in said,
-    'is damaged' in said and names(said, damage, faulted.workdir),
-  )
+  moved = 'checkpoints_damaged' in said
+  measured = 'is damaged' in said and names(said, damage, faulted.workdir)
   if found and not ('evaluations/' in found[0] and measured):
     return 'failed', '; '.join(found)
   return 'older checkpoint' if moved or found else 'same bits', ''
