@@ -319,7 +319,7 @@ class Run:
       if command == 'train':
         own = [f'--config={config}', *own]
       own += FLAGS
-    self._prepares = command == 'train'
+    self._prepares = command == 'train' and not any('data.store' in flag for flag in own)
     self._argv = [command, *own, *flags, f'--workdir={workdir}']
     self._forked = forked
 
