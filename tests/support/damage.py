@@ -36,6 +36,9 @@ from tests.support.subjects import DEAR, JOBS, KINDS, STEPS, TINY, Run, Work
 LOGS = ('metrics.jsonl', 'samples.txt', 'loss.png', 'tensorboard/')
 # How often a command that trains no run is killed, before its folders are damaged.
 MOMENTS = 5
+# Damages of a kind, for each one of a kind that is not here. What is written by
+# `prepare` and `teach` is read by many runs.
+SHARES = {'prepare': 3, 'teach': 2, **dict.fromkeys(DEAR, 0.2)}
 
 
 class Damage(NamedTuple):
@@ -158,9 +161,10 @@ def begun(
   out = whole.workdir
   out.rename(folder / f'begun_{kind}_0')
   appeared = _watched(Work(out, kind), lambda present: False)
-  for i in range(MOMENTS):
+  moments = 2 if kind in DEAR else MOMENTS
+  for i in range(moments):
     shutil.rmtree(out)
-    wanted = appeared[len(appeared) * i // MOMENTS]
+    wanted = appeared[len(appeared) * (i + 1) // (moments + 1)]
     _watched(Work(out, kind), lambda present, wanted=wanted: wanted in present)
     shutil.copytree(out, folder / f'begun_{kind}_{i + 1}')
   shutil.rmtree(out)
@@ -217,7 +221,7 @@ def main() -> int:
   starts: dict[str, list[pathlib.Path]] = {}
   wrong = 0
   for number in range(args.damages):
-    kind = ledger.furthest_behind({kind: 1 if kind in DEAR else 5 for kind in kinds})
+    kind = ledger.furthest_behind({kind: SHARES.get(kind, 1) for kind in kinds})
     rng = rngs[kind]
     if kind not in wholes:
       wholes[kind], _ = subjects.whole(kind, folder, args.config, flags)

@@ -24,6 +24,7 @@ import json
 import pathlib
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 PATH = pathlib.Path(__file__).with_name('faults.jsonl')
@@ -54,7 +55,7 @@ class Ledger(NamedTuple):
     with self.path.open('a', encoding='utf-8') as file:
       file.write(json.dumps(row) + '\n')
 
-  def furthest_behind(self, shares: dict[str, int]) -> str:
+  def furthest_behind(self, shares: Mapping[str, float]) -> str:
     """The kind of run with the fewest faults for its share of them."""
     had = collections.Counter(row['kind'] for row in read(self.path) if row['what'] == self.what)
     return min(shares, key=lambda kind: had[kind] / shares[kind])
