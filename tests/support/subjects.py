@@ -197,7 +197,7 @@ JOBS = {
       'prepare',
       '--config=configs/smoke.py',
       '--out={out}',
-      "--config.data.source=text('gpt_jax/*/*.py')",
+      "--config.data.source=text('{folder}/corpus/*/*.py')",
       '--config.data.clean=c4, minhash',
       '--config.tokenizer.name=byte_bpe(vocab_size=400)',
     ],
@@ -269,6 +269,8 @@ def begin(folder: str | None) -> pathlib.Path:
 def write_files(folder: pathlib.Path) -> None:
   """Writes what the commands read."""
   whole_runs.write_files(folder)
+  if not (folder / 'corpus').exists():  # our own code, which the next sitting may change
+    shutil.copytree(ROOT / 'gpt_jax', folder / 'corpus')
   words = ['red', 'green', 'blue', 'grey', 'white', 'black', 'brown']
   prompts = [{'prompt': f'say {word}', 'text': f'{word}.'} for word in words]
   dialogues = [
