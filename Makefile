@@ -10,7 +10,8 @@
 #   make wandb   tests the tracker wandb offline, in .venv-wandb
 #   make torch   tests what is measured against transformers, in .venv-torch
 #   make tpu     runs the tests that compile for TPU slices, with libtpu in .venv
-#   make crash   kills a small run KILLS times, and compares with one left alone
+#   make crash   kills a small run KILLS times, and compares with one left alone;
+#                tests/support/faults.jsonl is the ledger of all kills and damages
 #   make damage  damages a file of a small run DAMAGES times; see what it does
 #   make docs    writes the site of docs/ to site/, with mkdocs in .venv
 #   make docs_test runs the commands of the tutorial and of docs/how-to

@@ -106,6 +106,8 @@ def rows_of(config: Config, store: TokenStore) -> teacher_outputs.OutputRows:
 def write(config: Config, store: TokenStore, teacher: str, folder: str) -> OutputsManifest:
   """Writes a teacher's outputs for a store; resumes an interrupted write.
 
+  Outputs that are there are compared with their checksums.
+
   Args:
     config: resolved, of the student.
     store: the training split.
@@ -132,6 +134,7 @@ def write(config: Config, store: TokenStore, teacher: str, folder: str) -> Outpu
         f'--out={folder}: holds outputs of other rows, or of another teacher; '
         'give another folder, or remove this one'
       )
+    TeacherOutputs(folder, rows).verify()
     return done
   step = _Step(config, model, tokenizer, params)
   with files.exclusive(folder, 'unfinished'), progress.bar('rows') as report:

@@ -276,7 +276,7 @@ class Clean(beam.DoFn):
     phase = self._phases[self._number]
     done = stages.clean_shard(phase, documents, findings)
     name = stages.shard_name(self._number, shard)
-    files.write(self._work.cleaning, name, done.documents)
+    stages.write_sealed(self._work.cleaning, name, done.documents)
     yield TaggedOutput(COUNTS, done.counts)
     cuts = stages.key_cuts(done.rows[0], self._work.num_ranges)
     for i, rows in enumerate(np.split(done.rows, cuts, axis=1)):

@@ -10,9 +10,10 @@ import signal
 import statistics
 import subprocess
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpt_jax.core import config as config_lib
+from gpt_jax.core.checkpoints import restore
 from gpt_jax.core.files import files
 from gpt_jax.core.runtime import parent, preemption
 from gpt_jax.core.runtime.log import log
@@ -114,7 +115,7 @@ def summary(workdir: str) -> dict[str, float]:
   Of a fine-tuned model the metrics of its task on the dev split instead.
 
   Raises:
-    RuntimeError: these metrics are missing.
+    UsageError: these metrics are missing, or damaged.
   """
   path = os.path.join(workdir, RESULT)
   if os.path.exists(path):
@@ -127,10 +128,11 @@ def summary(workdir: str) -> dict[str, float]:
   rates = [m[SPEED] / m.get('row_tokens', length) for m in lines if SPEED in m]
   losses = [m[HELD_OUT] for m in lines if HELD_OUT in m]
   if not rates or not losses:
-    raise RuntimeError(
-      f'{workdir}: metrics.jsonl has no {SPEED if losses else HELD_OUT}; '
-      'compare needs held-out text (data.holdout)'
+    raise UsageError(
+      f'{os.path.join(workdir, "metrics.jsonl")}: has no {SPEED if losses else HELD_OUT}; give '
+      f'held-out text (data.holdout), or {again(workdir)}'
     )
+  check_log(workdir, lines)
   found = {
     'validation_loss': losses[-1],
     # Rows per second; the first line includes the warm-up.
@@ -143,6 +145,37 @@ def summary(workdir: str) -> dict[str, float]:
     # The mean over all layers with experts and the whole run.
     found['dropped_fraction'] = statistics.mean(dropped)
   return found
+
+
+def check_log(workdir: str, lines: list[dict[str, Any]]) -> None:
+  """Refuses a log without the losses that the run's newest checkpoint has.
+
+  The run itself goes on without them; what is computed from them would be wrong.
+  """
+  newest = restore.newest(workdir)
+  if newest is None or newest.record is None:
+    return
+  lost = _losses(metrics.as_numbers(newest.record['lines'])) - _losses(lines)
+  if lost:
+    step, name, value = min(lost)
+    raise UsageError(
+      f'{os.path.join(workdir, "metrics.jsonl")}: is damaged: the checkpoint of step {newest.step} '
+      f'has {name}={value} of step {step}, which is not there; {again(workdir)}'
+    )
+
+
+def _losses(lines: list[dict[str, Any]]) -> set[tuple[int, str, str]]:
+  return {
+    (line['step'], name, repr(value))
+    for line in lines
+    for name, value in line.items()
+    if name == 'loss' or name.startswith('eval/')
+  }
+
+
+def again(workdir: str) -> str:
+  """How to train a run anew."""
+  return f'remove {workdir} and give the same command, which trains that run again'
 
 
 def table(result: dict[str, list[dict[str, float]]]) -> str:

@@ -170,7 +170,10 @@ def train(cells: list[Cell], argv: list[str], root: str) -> list[tuple[Point, Cu
       comparison.train(variant, cell.config.seed, workdir, root)
       found = result(cell, workdir)
       if found is None:
-        raise RuntimeError(f'{workdir}: has no {HELD_OUT} of its last step')
+        raise UsageError(
+          f'{os.path.join(workdir, "metrics.jsonl")}: has no {HELD_OUT} of the last step; give '
+          f'held-out text (data.holdout), or {comparison.again(workdir)}'
+        )
       trained += cell.flops
     out.append(found)
     done += cell.flops
@@ -204,13 +207,15 @@ def result(cell: Cell, workdir: str) -> tuple[Point, Curve] | None:
   """A run's held-out loss and its curve; None if it has not reached its end.
 
   Raises:
-    UsageError: it has diverged, or logged no loss: there is nothing to fit.
+    UsageError: it has diverged, or logged no loss: there is nothing to fit. Or
+      its log is damaged.
   """
   lines = metrics.read(workdir)
   last = cell.config.schedule.num_steps
   losses = [m[HELD_OUT] for m in lines if m['step'] == last and HELD_OUT in m]
   if not losses:
     return None
+  comparison.check_log(workdir, lines)
   if not 0 < losses[-1] < math.inf:
     raise UsageError(
       f'{workdir}: the run diverged, its held-out loss is {losses[-1]:g}; lower its peak in '

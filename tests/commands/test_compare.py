@@ -15,9 +15,12 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.core import config as config_lib
+from gpt_jax.core.checkpoints import restore
+from gpt_jax.core.checkpoints.restore import Restored
 from gpt_jax.core.runtime.preemption import Preempted
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training import metrics
+from gpt_jax.core.training.metrics import HELD_OUT
 from gpt_jax.studies import comparison
 from tests.support import tiny
 
@@ -240,7 +243,21 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path):
 
 def test_a_run_without_evaluations_is_named(tmp_path):
   finished(tmp_path / 'w', [{'step': 1, 'tokens_per_second': 1.0}])
-  with pytest.raises(RuntimeError, match='no eval/validation/loss'):
+  with pytest.raises(UsageError, match=r'w/metrics.jsonl: has no eval/validation/loss'):
+    comparison.summary(str(tmp_path / 'w'))
+
+
+@pytest.mark.parametrize('name', ['loss', 'eval/validation/loss'])
+def test_a_damaged_log_is_named(tmp_path, monkeypatch, name):
+  """It lacks a figure that the checkpoint has, or has another."""
+  lines = [{'step': 1, 'loss': 3.5, 'tokens_per_second': 1.0}, {'step': 1, HELD_OUT: 3.25}]
+  finished(tmp_path / 'w', lines)
+  record = {'lines': [{'step': 1, 'loss': 3.5}, {'step': 1, HELD_OUT: 3.25}]}
+  monkeypatch.setattr(restore, 'newest', lambda workdir: Restored(1, record))
+  assert comparison.summary(str(tmp_path / 'w'))['validation_loss'] == 3.25
+  (line,) = (line for line in record['lines'] if name in line)
+  line[name] = 3.75
+  with pytest.raises(UsageError, match=rf'w/metrics.jsonl: is damaged.* has {name}=3.75 of step 1'):
     comparison.summary(str(tmp_path / 'w'))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.core.training import metrics
-from tests.support import crash, fake_gcs, fake_s3, quick, tiny
+from tests.support import fake_gcs, fake_s3, quick, subjects, tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 RUN = 'bucket/runs/one'
@@ -264,7 +264,13 @@ def commands_of(folder: str, local: pathlib.Path) -> list[list[str]]:
     *FLAGS[2:],
     f'--config.data.store={folder}/store',
   ]
-  tasks = '--config.finetune.epochs=1 --config.batch.size=7'
+  tasks = [
+    f"--config.finetune.task=sst2('{local}/SST-2')",
+    '--config.finetune.length=19',
+    '--config.finetune.epochs=1',
+    '--config.batch.size=7',
+  ]
+  ablation = 'configs/finetune/ablation.py:sst2 --config.finetune.examples=17'
   return [
     ['prepare', *store[:-1], f'--out={folder}/store'],
     ['train', *store, f'--workdir={folder}/model'],
@@ -280,20 +286,25 @@ def commands_of(folder: str, local: pathlib.Path) -> list[list[str]]:
       f'--init={folder}/model',
       f'--workdir={folder}/tuned',
       '--config=configs/finetune/sst2.py',
-      f"--config.finetune.task=sst2('{local}/SST-2')",
-      '--config.finetune.length=19',
-      *tasks.split(),
+      *tasks,
     ],
-    [part.replace('{out}', f'{folder}/scaling') for part in crash.JOBS['scaling'].argv],
+    [
+      'compare',
+      f'--workdir={folder}/ablation',
+      f'--run=full {ablation}',
+      f'--run=scratch {ablation} --config.finetune.transfer=none',
+      f'--flags={shlex.join([f"--init={folder}/model", *tasks])}',
+    ],
+    [part.replace('{out}', f'{folder}/scaling') for part in subjects.JOBS['scaling'].argv],
   ]
 
 
 # The results of `commands_of`.
-RESULTS = ('taught/', 'tuned/result.json', 'scaling.json')
+RESULTS = ('taught/', 'tuned/result.json', 'ablation/compare.json', 'scaling.json')
 
 
 @pytest.mark.long
-@pytest.mark.slow  # twelve processes
+@pytest.mark.slow  # fourteen processes
 def test_commands_that_go_on_from_a_model(make, tmp_path):
   """They write into a bucket what they write onto a disk; one is served."""
   glue = tmp_path / 'SST-2'
@@ -312,10 +323,10 @@ def test_commands_that_go_on_from_a_model(make, tmp_path):
   assert len({name.split('/')[0] for name in names}) == len(RESULTS)
   assert not any('.lease' in name or 'tmp' in name for name in found)
   for name in names:
-    copy = tmp_path / f'copy{pathlib.Path(name).suffix}'
     # Results name the model that they began with.
-    copy.write_bytes(found[name].replace(b's3://bucket/all', bytes(disk)))
-    assert crash.content(copy) == crash.content(expected[name]), name
+    copy = found[name].replace(b's3://bucket/all', bytes(disk))
+    whole = expected[name].read_bytes()
+    assert subjects.content(name, copy) == subjects.content(name, whole), name
 
   flags = ['--workdir=s3://bucket/all/model', '--port=0']
   (server,) = start(bucket, 'serve', *flags)

@@ -5,63 +5,40 @@ r"""Damages a file of a run, and checks that the run notices or is none worse.
   python -m tests.support.damage --damages 100
   python -m tests.support.damage --damages 10 --seed 3 --kinds sft
 
-A copy of a run that is not complete is damaged: in one of its files, drawn from
-all of them, a bit is flipped, or it is cut, deleted, or swapped with another
-file. The same command then goes on. Either it ends as the run that was left
-alone: parameters, optimizer state, average of the weights, every logged loss
-and evaluation, bit for bit, but for what the damaged log itself had; or it ends
-with exit code 1 or 2 and one line that names the file, or the folder that it
-cannot be read without. `evaluate` of a complete run ends with the same figures,
-or so too, or says that it takes an older checkpoint. Ends with exit code 1
-where none of these holds.
+A copy of a run without its last checkpoint, or of a command that was killed, is
+damaged: in one of its files, drawn from all of them, a bit is flipped, or it is
+cut, deleted, or swapped with another file. The same command then goes on. Either
+it ends as the one that was left alone: parameters, optimizer state, average of
+the weights, every logged loss and evaluation, or the files that a command is
+for, bit for bit, but for what the damaged log itself had; or it ends with exit
+code 1 or 2 and one line that names the file, or the folder that it cannot be
+read without. `evaluate` may also say that it takes an older checkpoint. Ends
+with exit code 1 where none of these holds. The kinds of runs are in `subjects`;
+each damage is of the kind with the fewest in the ledger (`faults`).
 """
 
 import argparse
-import json
+import os
 import pathlib
 import random
 import shutil
+import signal
 import sys
-import tempfile
-from collections import Counter
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.support import crash
+from tests.support import faults, subjects
+from tests.support.subjects import DEAR, JOBS, KINDS, STEPS, TINY, Run, Work
 
-# A complete run without its last checkpoint, so with those of steps 3 and 6, is
-# what is damaged.
-EVERY, BEFORE, STEPS = 3, 6, 9
-FLAGS = [
-  f'--config.schedule.num_steps={STEPS}',
-  f'--config.checkpoint.every_steps={EVERY}',
-  f'--config.eval.every_steps={EVERY}',
-  '--config.checkpoint.keep=3',
-  '--config.log.sample_tokens=0',
-  '--config.batch.size=3',
-  '--config.batch.micro_rows=0',
-]
-# What the rest of a run does not depend on; the figures that it holds may
-# differ from those of the run that was left alone.
+# What the rest of a run does not depend on; the figures that it holds, but for
+# the last step's, may differ from those of the run that was left alone.
 LOGS = ('metrics.jsonl', 'samples.txt', 'loss.png', 'tensorboard/')
-
-
-EVALUATE = 'evaluate'
-
-
-class Evaluation(crash.Run):
-  """`gpt-jax evaluate` of a complete run."""
-
-  def __init__(self, workdir: pathlib.Path):
-    """Starts nothing yet."""
-    super().__init__(workdir, 'decoder', '', [], forked=True)
-    self._argv = [EVALUATE, f'--workdir={workdir}']
-
-  def figures(self) -> dict[str, float]:
-    """What it measured."""
-    found = {}
-    for path in (self.workdir / 'evaluations').glob('step-*.json'):
-      found |= json.loads(path.read_text())
-    return {name: x for name, x in found.items() if name.startswith('eval/')}
+# How often a command that trains no run is killed, before its folders are damaged.
+MOMENTS = 5
+# Damages of a kind, for each one of a kind that is not here. What is written by
+# `prepare` and `teach` is read by many runs.
+SHARES = {'prepare': 3, 'teach': 2, **dict.fromkeys(DEAR, 0.2)}
 
 
 class Damage(NamedTuple):
@@ -113,133 +90,161 @@ def draw(workdir: pathlib.Path, rng: random.Random) -> Damage:
   }
   kinds: dict[str, list[str]] = {}
   for name in sizes:
-    kinds.setdefault(kind(name), []).append(name)
+    kinds.setdefault(kind_of(name), []).append(name)
   name = rng.choice(kinds[rng.choice(sorted(kinds))])
   hows = ['flip', 'cut'] if sizes[name] else []
   how = rng.choice([*hows, 'delete', 'swap'])
   if how == 'swap':
     # Mostly with its like, which is harder to tell.
-    alike = [x for x in kinds[kind(name)] if x != name]
+    alike = [x for x in kinds[kind_of(name)] if x != name]
     others = alike if alike and rng.random() < 0.7 else [*sizes.keys() - {name}]
     return Damage(how, name, other=rng.choice(sorted(others)))
   most = sizes[name] * (8 if how == 'flip' else 1)
   return Damage(how, name, rng.randrange(most) if most else 0)
 
 
-def kind(name: str) -> str:
+def kind_of(name: str) -> str:
   """The kind of a file: its path, without numbers and hashes."""
-  parts = ('*' if _is_number(part) else part for part in name.split('/'))
-  return '/'.join(parts)
+  return '/'.join('*' if _is_number(part) else part for part in name.split('/'))
 
 
 def _is_number(part: str) -> bool:
   return part.isdecimal() or len(part) == 32 or part.startswith('events.')
 
 
-def names(line: str, damage: Damage) -> bool:
-  """Whether a line names a damaged file, or a folder that holds it."""
-  for file in filter(None, (damage.file, damage.other)):
-    path = pathlib.PurePath(file)
-    if any(str(x) in line for x in (path, *path.parents[:-1])):
-      return True
-  return False
+def names(line: str, damage: Damage, workdir: pathlib.Path) -> bool:
+  """Whether a line names a damaged file, or a folder in the workdir that holds it."""
+  paths = [pathlib.PurePath(x) for x in (damage.file, damage.other) if x]
+  return any(f'{workdir / x}' in line for path in paths for x in (path, *path.parents[:-1]))
 
 
-def judge(whole: crash.Run, run: crash.Run, code: int, damage: Damage) -> tuple[str, str]:
+def judge(whole: Run | Work, faulted: Run | Work, code: int, damage: Damage) -> tuple[str, str]:
   """How a damage ended, in a word; and what is wrong with that, if anything."""
-  said = run.said().rstrip()
+  said = faulted.said().rstrip()
   last = said.rpartition('\n')[2]
   if code:
     if code not in (1, 2) or 'Traceback (most' in said:
       return 'failed', f'exit code {code}: {last}'
-    if not names(last, damage):
+    if not names(last, damage, faulted.workdir):
       return 'failed', f'does not name the file: {last}'
     return 'named', ''
   if 'Traceback (most' in said:
     return 'failed', f'a traceback: {last}'
-  if isinstance(run, Evaluation) and isinstance(whole, Evaluation):
-    if 'is damaged' in said and names(said, damage):
-      return 'older checkpoint', ''
-    a, b = whole.figures(), run.figures()
-    return ('same bits', '') if a == b else ('failed', f'{b} instead of {a}')
   logs = damage.file.startswith(LOGS) or damage.other.startswith(LOGS)
-  found = crash.differences(whole, run, after=BEFORE if logs else 0)
-  if found:
+  found = subjects.differences(whole, faulted, after=STEPS - 1 if logs else 0)
+  # The folder that a damaged checkpoint is moved to; `evaluate` moves none, and
+  # measures the one before.
+  moved = 'checkpoints_damaged' in said
+  measured = 'is damaged' in said and names(said, damage, faulted.workdir)
+  if found and not ('evaluations/' in found[0] and measured):
     return 'failed', '; '.join(found)
-  if 'checkpoints_damaged' in said:
-    return 'older checkpoint', ''
-  return 'same bits', ''
+  return 'older checkpoint' if moved or found else 'same bits', ''
+
+
+def begun(
+  whole: Run | Work, kind: str, folder: pathlib.Path, config: str, flags: list[str]
+) -> list[pathlib.Path]:
+  """Folders in which a command that was left alone is not done, and one where it is."""
+  if found := sorted(folder.glob(f'begun_{kind}_[0-9]')):  # of the sitting before
+    return found
+  if isinstance(whole, Run):
+    copy = folder / f'begun_{kind}_0'
+    if kind == 'local':  # whose checkpoints are gone at the end
+      run = Run(copy, kind, config, flags, forked=True)
+      run.start()
+      assert run.kill_when(lambda: run.last_step() > STEPS // 2, signal.SIGKILL)
+    else:
+      shutil.copytree(whole.workdir, copy)
+      shutil.rmtree(copy / f'checkpoints/{STEPS}')
+    return [copy]
+  # Their configs name the folder, so each is damaged in the same one.
+  out = whole.workdir
+  out.rename(folder / f'begun_{kind}_0')
+  appeared = _watched(Work(out, kind), lambda present: False)
+  moments = 2 if kind in DEAR else MOMENTS
+  for i in range(moments):
+    shutil.rmtree(out)
+    wanted = appeared[len(appeared) * (i + 1) // (moments + 1)]
+    _watched(Work(out, kind), lambda present, wanted=wanted: wanted in present)
+    shutil.copytree(out, folder / f'begun_{kind}_{i + 1}')
+  shutil.rmtree(out)
+  return begun(whole, kind, folder, config, flags)
+
+
+def _watched(work: Work, enough: Callable[[dict[str, None]], bool]) -> list[str]:
+  """Starts a command and kills it when `enough` has been written.
+
+  Returns:
+    The kinds of files in the order in which they appeared, without those that
+    were there, and temporary ones.
+  """
+  before = {*_kinds(work.workdir)}
+  work.start()
+  found: dict[str, None] = {}
+  while work.process.poll() is None and not enough(found):
+    found |= dict.fromkeys(x for x in _kinds(work.workdir) if x not in before)
+    time.sleep(0.001)
+  if work.process.poll() is None:
+    work.process.send_signal(signal.SIGKILL)
+  work.process.wait()
+  return [*found]
+
+
+def _kinds(folder: pathlib.Path) -> list[str]:
+  # By `os.walk`, which does not mind that a folder has just gone.
+  below = [(pathlib.Path(root), names) for root, _, names in os.walk(folder)]
+  found = [str((root / x).relative_to(folder)) for root, names in below for x in names]
+  return [kind_of(x) for x in found if 'tmp' not in x and 'lock' not in x]
 
 
 def main() -> int:
   """Returns the exit code."""
-  from rich.console import Console
-  from rich.table import Table
-
   summary, _, rest = (__doc__ or '').partition('\n')
   parser = argparse.ArgumentParser(
     prog='python -m tests.support.damage',
     description=summary + rest,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
+  kinds = ','.join([*KINDS, *TINY, *JOBS])
   parser.add_argument('--damages', type=int, default=100)
-  parser.add_argument('--seed', type=int, default=0, help='of the damages')
+  parser.add_argument('--seed', type=int, help="of the damages; default: the ledger's next")
   parser.add_argument('--config', default='configs/smoke.py', help='of pre-training')
-  parser.add_argument('--kinds', default=f'decoder,encoder,sft,{EVALUATE}', help='of runs')
+  parser.add_argument('--kinds', default=kinds, help='of runs')
+  parser.add_argument('--ledger', default=str(faults.PATH), help='to which they are added')
+  parser.add_argument('--folder', help=subjects.FOLDER)
   args, flags = parser.parse_known_args()
-  rng, console = random.Random(args.seed), Console()
-  folder = pathlib.Path(tempfile.mkdtemp(prefix='gpt_jax_damage_'))
-  crash.write_files(folder)
+  ledger = faults.open_ledger(args.ledger, 'damage', args.seed)
   kinds = args.kinds.split(',')
-  wholes: dict[str, crash.Run] = {}
-
-  def start(name: str, kind: str) -> crash.Run:
-    run = (
-      Evaluation(folder / name)
-      if kind == EVALUATE
-      else crash.Run(folder / name, kind, args.config, [*FLAGS, *flags], forked=True)
-    )
-    run.start()
-    return run
-
-  for kind_ in kinds:
-    begun = folder / f'begun_{kind_}'
-    if kind_ == EVALUATE:  # needs a decoder before it
-      for copy in begun, folder / f'whole_{kind_}':
-        shutil.copytree(wholes['decoder'].workdir, copy)
-    wholes[kind_] = start(f'whole_{kind_}', kind_)
-    if wholes[kind_].process.wait():
-      console.print(wholes[kind_].said(), markup=False)
-      return 1
-    if kind_ != EVALUATE:
-      shutil.copytree(wholes[kind_].workdir, begun)
-      shutil.rmtree(begun / f'checkpoints/{STEPS}')
-  ends: Counter[tuple[str, str, str]] = Counter()
+  folder = subjects.begin(args.folder)
+  rngs = {kind: random.Random(f'{ledger.seed} {kind}') for kind in kinds}
+  wholes: dict[str, Run | Work] = {}
+  starts: dict[str, list[pathlib.Path]] = {}
   wrong = 0
   for number in range(args.damages):
-    kind_ = kinds[number % len(kinds)]
-    name = f'damaged{number}'
-    shutil.copytree(folder / f'begun_{kind_}', folder / name)
-    damage = draw(folder / name, rng)
-    damage.apply(folder / name)
-    run = start(name, kind_)
-    end, why = judge(wholes[kind_], run, run.process.wait(), damage)
-    ends[kind(damage.file), damage.how, end] += 1
-    told = f'{number + 1} of {args.damages}: {kind_}, {damage}: {end}'
-    console.print(f'{told} {why}', markup=False, soft_wrap=True)
+    kind = ledger.furthest_behind({kind: SHARES.get(kind, 1) for kind in kinds})
+    rng = rngs[kind]
+    if kind not in wholes:
+      wholes[kind], _ = subjects.whole(kind, folder, args.config, flags)
+      starts[kind] = begun(wholes[kind], kind, folder, args.config, flags)
+    out = wholes[kind].workdir if kind in JOBS else folder / f'damaged_{kind}'
+    shutil.copytree(rng.choice(starts[kind]), out)
+    damage = draw(out, rng)
+    damage.apply(out)
+    faulted = Work(out, kind) if kind in JOBS else Run(out, kind, args.config, flags, forked=True)
+    faulted.start()
+    end, why = judge(wholes[kind], faulted, faulted.process.wait(), damage)
+    ledger.add(kind, f'{damage.how} {kind_of(damage.file)}', end, why and f'{damage}: {why}')
+    print(f'{number + 1} of {args.damages}: {kind}, {damage}: {end} {why}', flush=True)
     if end == 'failed':
       wrong += 1
-      console.print(f'see {run.workdir}', markup=False, soft_wrap=True)
-    else:
-      shutil.rmtree(run.workdir)
-      run.workdir.with_suffix('.stderr').unlink()
-  outcomes = sorted({end for *_, end in ends})
-  table = Table('file', 'damage', *outcomes, title=f'{args.damages} damages, seed {args.seed}')
-  for file, how in sorted({(file, how) for file, how, _ in ends}):
-    table.add_row(file, how, *(str(ends[file, how, x]) for x in outcomes))
-  console.print(table)
-  console.print(f'{wrong} of {args.damages} ended in neither way')
-  if not wrong:
+      copy = folder / f'failed_{ledger.seed}_{number}'
+      shutil.copytree(out, copy)
+      shutil.copy(out.with_suffix('.stderr'), copy.with_suffix('.stderr'))
+      print(f'see {copy}', flush=True)
+    shutil.rmtree(out)
+    out.with_suffix('.stderr').unlink()
+  print(f'{wrong} of {args.damages}, seed {ledger.seed}, ended in neither way')
+  if not (wrong or args.folder):
     shutil.rmtree(folder)
   return 1 if wrong else 0
 

@@ -11,17 +11,21 @@ import os
 import signal
 import sys
 
+from tests.support import quick
+
+HANGS = 300  # seconds, after which a command does not end by itself
 _CONTEXT = multiprocessing.get_context('forkserver')
-_CONTEXT.set_forkserver_preload(['tests.support.preloaded'])
+# Also what the kits themselves import, as each process imports their module.
+_CONTEXT.set_forkserver_preload(['tests.support.preloaded', 'tests.support.subjects'])
 
 
 class Fork:
   """A command in a process; as much of `subprocess.Popen` as the kits use."""
 
-  def __init__(self, argv: list[str], *, folder: str, said: str):
+  def __init__(self, argv: list[str], *, folder: str, said: str, devices: int = 1):
     """Starts `gpt-jax ARGV` in `folder`; what it says goes to file `said`."""
     open(said, 'w').close()  # what another process said is gone at once
-    self._process = _CONTEXT.Process(target=_run, args=(argv, folder, said))
+    self._process = _CONTEXT.Process(target=_run, args=(argv, folder, said, devices))
     self._process.start()
 
   def poll(self) -> int | None:
@@ -29,8 +33,11 @@ class Fork:
     return self._process.exitcode
 
   def wait(self) -> int:
-    """The exit code, -N after signal N."""
-    self._process.join()
+    """The exit code, -N after signal N; one that hangs is aborted."""
+    self._process.join(HANGS)
+    if self._process.exitcode is None:
+      self.send_signal(signal.SIGABRT)
+      self._process.join()
     code = self._process.exitcode
     assert code is not None
     return code
@@ -41,9 +48,16 @@ class Fork:
     os.kill(self._process.pid, number)
 
 
-def _run(argv: list[str], folder: str, said: str) -> None:
+def variables(devices: int) -> dict[str, str]:
+  """Of a process with so many CPU devices, which compiles as the tests do."""
+  # A sum is added by so many threads, however many devices there are.
+  return {'XLA_FLAGS': quick.xla_flags(devices), 'PJRT_NPROC': '4'}
+
+
+def _run(argv: list[str], folder: str, said: str, devices: int) -> None:
   # The server ignores it, and what it forks inherits that.
   signal.signal(signal.SIGINT, signal.default_int_handler)
+  os.environ.update(variables(devices))
   os.chdir(folder)
   to = os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
   nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -5,6 +5,8 @@
 import importlib
 import pkgutil
 
+import matplotlib.backends.backend_agg  # noqa: F401
+
 import gpt_jax
 
 for _module in pkgutil.walk_packages(gpt_jax.__path__, 'gpt_jax.'):

@@ -27,7 +27,7 @@ import tensorstore as ts
 from gpt_jax.core.files import files
 from gpt_jax.core.rows.rows import Keys
 from gpt_jax.core.spec import UsageError
-from gpt_jax.core.tokens import store
+from gpt_jax.core.tokens import manifest, store
 from gpt_jax.core.tokens.store import ArrayWriter, as_bytes, token_dtype
 
 NAME = 'manifest.json'
@@ -215,6 +215,19 @@ class TeacherOutputs:
       'teacher_ids': ids.astype(np.int32).reshape(shape),
       'teacher_log_probs': log_probs.reshape(shape),
     }
+
+  def verify(self) -> None:
+    """Reads all outputs and compares them with the manifest."""
+    for name, array in self._arrays.items():
+      for i, crc32 in enumerate(self.contents.crc32[name]):
+        stop = min((i + 1) * manifest.BLOCK, array.shape[0])
+        try:
+          values = array[i * manifest.BLOCK : stop].read().result()
+        except ValueError as e:
+          files.check_reached(self._folder, e)
+          raise _damaged(self._folder, name) from e
+        if manifest.checksums(np.ascontiguousarray(values)) != [crc32]:
+          raise _damaged(self._folder, name)
 
 
 def blank(positions: int, top_k: int) -> dict[str, np.ndarray]:

@@ -223,15 +223,21 @@ def test_a_missing_config_beside_checkpoints_is_not_replaced(workdir):
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_notices_or_is_none_the_worse():
+def test_a_run_that_goes_on_notices_or_is_none_the_worse(tmp_path):
   """A few of the kit; with all checkpoints damaged it ends in one line."""
   kit = [sys.executable, '-m', 'tests.support.damage', '--kinds=decoder']
   done = subprocess.run(
-    [*kit, '--damages=5', '--seed=7', '--config.checkpoint.keep=2'],
+    [
+      *kit,
+      '--damages=5',
+      '--seed=7',
+      f'--ledger={tmp_path}/faults.jsonl',
+      '--config.checkpoint.keep=2',
+    ],
     cwd=pathlib.Path(__file__).parents[3],
     env={**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': quick.xla_flags(1)},
     capture_output=True,
     text=True,
   )
   assert not done.returncode, done.stdout
-  assert '0 of 5 ended in neither way' in done.stdout
+  assert '0 of 5, seed 7, ended in neither way' in done.stdout

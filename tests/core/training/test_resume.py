@@ -44,8 +44,7 @@ FLAGS = [
 
 
 def start(workdir: pathlib.Path) -> subprocess.Popen:
-  # Compiled quickly, for one device; `tests.support.crash` compiles as users
-  # do.
+  # Compiled quickly, for one device.
   flags = quick.xla_flags(devices=1)
   environment = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags}
   return subprocess.Popen(

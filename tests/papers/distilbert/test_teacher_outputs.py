@@ -101,8 +101,14 @@ def test_damage_is_one_line(tmp_path):
   with pytest.raises(UsageError, match='holds no finished outputs'):
     TeacherOutputs(str(folder), ROWS)
   written(str(folder))
+  TeacherOutputs(str(folder), ROWS).verify()
   shard = folder / 'ids/c/0'
-  shard.write_bytes(shard.read_bytes()[:-9])
+  data = bytearray(shard.read_bytes())
+  data[9] ^= 1
+  shard.write_bytes(data)
+  with pytest.raises(UsageError, match='ids: is damaged'):
+    TeacherOutputs(str(folder), ROWS).verify()
+  shard.write_bytes(data[:-9])
   key = np.zeros(1, np.int64)
   with pytest.raises(UsageError, match='is damaged'):
     TeacherOutputs(str(folder), ROWS).batch(Keys(0, key, key, key))

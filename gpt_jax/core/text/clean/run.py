@@ -12,13 +12,16 @@ with the corpus only where a step says so. Beside each shard's documents lie
   PHASE/findings-RANGE.npy  uint64 [2, num_findings]: place, value; sorted
 
 A process that is killed leaves its shards. The next one reads the documents
-again, compares them with these shards, and cleans the missing ones.
+again, compares them with these shards, and cleans the missing ones, and those
+with a file that is damaged: JSON and documents are sealed (`stages`), and the JSON
+has the sha256 of each array. Where the phase before is damaged it starts over.
 """
 
 import contextlib
 import hashlib
 import itertools
 import json
+import logging
 import os
 import shutil
 from collections import Counter
@@ -31,7 +34,7 @@ import numpy as np
 from gpt_jax.core.files import files, progress, workers
 from gpt_jax.core.files.document import Source, encoded, utf8_size
 from gpt_jax.core.text.clean import choices, report, stages
-from gpt_jax.core.text.clean.stages import Phase, Result
+from gpt_jax.core.text.clean.stages import DamagedError, Phase, Result
 from gpt_jax.core.text.clean.steps import Document, Global, Sketches
 
 # Rows compared at a time: 24 bytes each, and as much again for sorting.
@@ -40,6 +43,10 @@ _ROWS = 1 << 22
 # Names the place of the folder; that of a store in a bucket is temporary.
 _FIELD = 'data.store (--out), or for a store in a bucket by TMPDIR'
 _STATE, _FINDINGS = 'state.json', 'findings-'
+# Of a shard, where its documents are compared.
+_ARRAYS = ('rows', 'places', 'sketches')
+
+log = logging.getLogger('gpt_jax')
 
 
 class _Task(NamedTuple):
@@ -55,6 +62,16 @@ class _Task(NamedTuple):
 def _path(folder: str, phase: int, name: int | str, kind: str) -> str:
   name = name if isinstance(name, str) else f'{name:011x}'
   return os.path.join(folder, f'{phase}', f'{name}.{kind}')
+
+
+def _sha256(*paths: str) -> str:
+  """Of files, of which some may be missing."""
+  digest = hashlib.sha256()
+  for path in paths:
+    if os.path.exists(path):
+      with open(path, 'rb') as file:
+        digest.update(hashlib.file_digest(file, 'sha256').digest())
+  return digest.hexdigest()
 
 
 _phases: list[Phase]  # of a worker
@@ -74,36 +91,43 @@ def _clean(task: _Task) -> None:
     findings = _findings(_folder, task.phase - 1, task.shard)
   done = stages.clean_shard(_phases[task.phase], documents, findings)
   name = stages.shard_name(task.phase, task.shard)
-  files.write(_folder, name, done.documents)
+  stages.write_sealed(_folder, name, done.documents)
+  arrays = {}
   if _phases[task.phase].last is not None:
-    for kind in ('rows', 'places', 'sketches'):
+    for kind in _ARRAYS:
       path = _path(_folder, task.phase, task.shard, f'{kind}.npy')
       np.save(path, getattr(done, kind))
+      arrays[kind] = _sha256(path)
   noted = {
     'shard': task.shard,
     'key': task.key,
     'num_bytes': done.num_bytes,
+    'arrays': arrays,
     'counts': report.to_json(done.counts),
   }
-  name = f'{task.phase}/{task.shard:011x}.json'
-  files.write(_folder, name, json.dumps(noted).encode())
+  stages.write_sealed(_folder, _noted_name(task), json.dumps(noted).encode())
+
+
+def _noted_name(task: _Task) -> str:
+  return f'{task.phase}/{task.shard:011x}.json'
 
 
 def _findings(folder: str, phase: int, shard: int) -> np.ndarray:
   """The findings about a shard; uint64 [2, N], sorted."""
-  names = sorted(os.listdir(os.path.join(folder, f'{phase}')))
   return stages.merged(
-    stages.of_shard(np.load(os.path.join(folder, f'{phase}', name), mmap_mode='r'), shard)
-    for name in names
-    if name.startswith(_FINDINGS)
+    stages.of_shard(np.load(path, mmap_mode='r'), shard) for path in _findings_files(folder, phase)
   )
+
+
+def _findings_files(folder: str, phase: int) -> list[str]:
+  below = os.path.join(folder, f'{phase}')
+  return [os.path.join(below, x) for x in sorted(os.listdir(below)) if x.startswith(_FINDINGS)]
 
 
 def _compare(step: Global, folder: str, phase: int, shards: Sequence[int]) -> str:
   """Writes a step's findings about a phase's shards; returns their hash."""
-  for name in os.listdir(os.path.join(folder, f'{phase}')):
-    if name.startswith(_FINDINGS):  # of a process that was killed here
-      os.unlink(os.path.join(folder, f'{phase}', name))
+  for path in _findings_files(folder, phase):  # of a process that was killed here
+    os.unlink(path)
   sketches = _sketches(step, folder, phase, shards)
   tables = [np.load(_path(folder, phase, i, 'rows.npy'), mmap_mode='r') for i in shards]
   num_ranges = -(-sum(t.shape[1] for t in tables) // _ROWS) or 1
@@ -113,13 +137,9 @@ def _compare(step: Global, folder: str, phase: int, shards: Sequence[int]) -> st
     for i in range(num_ranges)
   )
   found = [stages.conclude(step, judged)] if step.concludes else judged
-  digest = hashlib.sha256()
   for i, part in enumerate(found):
-    path = _path(folder, phase, f'{_FINDINGS}{i:05}', 'npy')
-    np.save(path, part)
-    with open(path, 'rb') as file:
-      digest.update(hashlib.file_digest(file, 'sha256').digest())
-  return digest.hexdigest()
+    np.save(_path(folder, phase, f'{_FINDINGS}{i:05}', 'npy'), part)
+  return _sha256(*_findings_files(folder, phase))
 
 
 def _sketches(step: Global, folder: str, phase: int, shards: Sequence[int]) -> Sketches:
@@ -160,7 +180,13 @@ def clean(
     in_mixture: whether names begin with a source.
   """
   run = _Run(corpus, text, folder, wanted, num_workers, show)
-  run.go(in_mixture)
+  try:
+    run.go(in_mixture)
+  except DamagedError as e:
+    log.warning('cleaning starts over: %s', str(e).partition(';')[0])
+    shutil.rmtree(folder)
+    run = _Run(corpus, text, folder, wanted, num_workers, show)
+    run.go(in_mixture)
   state = run.state
   return Result(
     state['phase'] - 1,
@@ -197,11 +223,10 @@ class _Run:
     }
     # A process that resumes trusts what it finds here.
     files.make_own_folder(folder, _FIELD)
-    try:
-      state = json.loads(files.read(folder, _STATE) or b'null')
-    except ValueError:  # damaged
-      state = None
-    if isinstance(state, dict) and state.get('wanted') == wanted:
+    state = None
+    with contextlib.suppress(DamagedError):  # or there is none
+      state = json.loads(stages.read_sealed(folder, _STATE))
+    if state and state['wanted'] == wanted:
       self.state = state
     else:
       shutil.rmtree(folder, ignore_errors=True)
@@ -211,6 +236,7 @@ class _Run:
   def go(self, in_mixture: bool):
     """Goes through the phases that are not done."""
     self._phases = stages.phases(self._steps)
+    self._check_before()
     if self.state['phase'] == len(self._phases):
       return
     self._phases = stages.phases(choices.ready(self._steps))
@@ -226,6 +252,16 @@ class _Run:
         if number:
           shutil.rmtree(os.path.join(self._folder, f'{number - 1}'))
 
+  def _check_before(self):
+    """Raises if what the last phase left is not what it wrote."""
+    before = self.state['phase'] - 1
+    for shard in self.state['shards']:
+      stages.read_sealed(self._folder, stages.shard_name(before, shard['shard']))
+    if 0 <= before < len(self._phases) - 1:
+      found = _findings_files(self._folder, before)
+      if _sha256(*found) != self.state['findings']:
+        raise DamagedError(self._folder, f'{before}/{_FINDINGS}*.npy')
+
   def _pass(self, number: int, tasks: Iterator[_Task], total: int | None):
     phase = self._phases[number]
     stage = f'cleaning, pass {number + 1} of {len(self._phases)}'
@@ -236,7 +272,6 @@ class _Run:
       num_bytes += task.num_bytes
       self._show(stage, num_bytes, total)
       noted = self._noted(task)
-      assert noted is not None
       of_shard = report.of_json(noted.pop('counts'))
       counts = report.merge([counts, of_shard])
       shards.append(noted)
@@ -263,8 +298,8 @@ class _Run:
     alone = self._num_workers == 1 or len(some) < 2
 
     def start(task: _Task) -> tuple[_Task, Future]:
-      noted, rest = self._noted(task), task._replace(documents=None)
-      if noted is not None and noted['key'] == task.key:
+      rest = task._replace(documents=None)
+      if self._is_done(task):
         return rest, workers.finished(None)
       if alone:
         return rest, workers.finished(_clean(task))
@@ -278,10 +313,22 @@ class _Run:
     for task, _ in workers.in_order(started, 2 * self._num_workers):
       yield task
 
-  def _noted(self, task: _Task) -> dict[str, Any] | None:
-    """The JSON file of a shard that is done; None if it is not."""
-    data = files.read(self._folder, f'{task.phase}/{task.shard:011x}.json')
-    return None if data is None else json.loads(data)
+  def _is_done(self, task: _Task) -> bool:
+    """Whether an earlier process cleaned the shard, and all its files are sound."""
+    try:
+      noted = self._noted(task)
+      stages.read_sealed(self._folder, stages.shard_name(task.phase, task.shard))
+    except DamagedError:  # or missing
+      return False
+    arrays = {
+      kind: _sha256(_path(self._folder, task.phase, task.shard, f'{kind}.npy'))
+      for kind in noted['arrays']
+    }
+    return (noted['key'], noted['arrays']) == (task.key, arrays)
+
+  def _noted(self, task: _Task) -> dict[str, Any]:
+    """The JSON file of a shard that is done."""
+    return json.loads(stages.read_sealed(self._folder, _noted_name(task)))
 
   def _first(self, in_mixture: bool) -> Iterator[_Task]:
     """Shards of the corpus."""
@@ -306,4 +353,4 @@ class _Run:
       yield _Task(phase, shard['shard'], key, None, shard['num_bytes'])
 
   def _write_state(self):
-    files.write(self._folder, _STATE, json.dumps(self.state).encode())
+    stages.write_sealed(self._folder, _STATE, json.dumps(self.state).encode())

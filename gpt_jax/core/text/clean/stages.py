@@ -13,12 +13,16 @@ pass over the shards that the phase before left:
   cleaning/PHASE/SHARD.txt.zst    documents: a line [place, source, name, bytes]
                                 and the text of each
 
+Before what is compressed stands the sha256 of the file's name and content, so
+that a file that was damaged, or swapped with another, is never taken for its own.
+
 A document's place consists of the number of its shard and its number in there.
 If each unit of a source is read by itself, a shard's number begins with that of
 the unit, so that no machine needs to know how many documents came before.
 """
 
 import functools
+import hashlib
 import io
 import itertools
 import json
@@ -45,7 +49,7 @@ from gpt_jax.core.text.clean.steps import (
 )
 
 # Of these files: an unfinished cleaning with another format starts again.
-FORMAT = 3
+FORMAT = 4
 
 # Characters, and documents, of a shard.
 _SHARD, _DOCUMENTS = 1 << 22, 1 << 14
@@ -245,10 +249,38 @@ def shard_name(phase: int, shard: int) -> str:
   return f'{phase}/{shard:011x}.txt.zst'
 
 
+class DamagedError(UsageError):
+  """A file of an unfinished cleaning is not the one that was written."""
+
+  def __init__(self, folder: str, name: str):
+    """`name` is that of the file, below the folder of the cleaning."""
+    super().__init__(
+      f'{files.join(folder, name)}: is damaged or missing; remove {folder}, and give the same '
+      'command again'
+    )
+
+
+def write_sealed(folder: str, name: str, data: bytes) -> None:
+  """Writes a file whose content `read_sealed` can trust."""
+  files.write(folder, name, _seal(name, data) + data)
+
+
+def read_sealed(folder: str, name: str) -> bytes:
+  """What `write_sealed` wrote; `DamagedError` if that is not what is there."""
+  data = files.read(folder, name) or b''
+  size = hashlib.sha256().digest_size
+  if data[:size] != _seal(name, data[size:]):
+    raise DamagedError(folder, name)
+  return data[size:]
+
+
+def _seal(name: str, data: bytes) -> bytes:
+  return hashlib.sha256(name.encode() + b'\0' + data).digest()
+
+
 def read(folder: str, phase: int, shard: int) -> Iterator[Document]:
   """Streams the documents that a phase left of a shard."""
-  data = files.read(folder, shard_name(phase, shard))
-  assert data is not None, (folder, phase, shard)
+  data = read_sealed(folder, shard_name(phase, shard))
   raw = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data))
   file = io.BufferedReader(raw)
   for line in file:

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cleaning within `prepare`: the same bytes however it is worked off."""
 
+import collections
 import json
 import random
+import shutil
 
 import pytest
 
@@ -11,7 +13,9 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.core.text.clean import report, run, stages
 from gpt_jax.core.tokens import cleaning, manifest, prepare
 from gpt_jax.core.tokens.store import TokenStore
+from tests.support.cases import slow
 from tests.support.corpora import TEST, contents, page, web_pages, write_lines
+from tests.support.damage import Damage
 
 CLEAN = (
   'c4(words=1, sentences=1), minhash(threshold=0.5, rows=2, ngram=2), '
@@ -131,6 +135,44 @@ def test_a_crash_repeats_no_shard(web, config, monkeypatch):
       assert not manifest.exists('D')
   assert len(made) == len({*made}) > 30
   assert contents('D') == contents('whole')
+
+
+@pytest.mark.parametrize(
+  ('phase', 'how', 'some'),
+  [
+    (1, 'flip', {('0', 'txt.zst'), ('1', 'json')}),
+    *(slow(phase, how, None) for phase in (0, 1) for how in ('flip', 'cut', 'delete', 'swap')),
+  ],
+)
+def test_a_damaged_file_of_a_killed_cleaning_changes_nothing(
+  web, config, monkeypatch, phase, how, some
+):
+  """Killed at the fourth shard of a phase; one file of each kind, or of some, is damaged."""
+  prepare.prepare(config, 'whole')
+  clean, left = run._clean, [1] * 3
+
+  def dying(task):
+    if task.phase == phase and not (left and left.pop()):
+      raise KeyboardInterrupt
+    clean(task)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(run, '_clean', dying)
+    with pytest.raises(KeyboardInterrupt):
+      prepare.prepare(config, 'killed')
+  kinds = collections.defaultdict(list)
+  for path in sorted((web / 'killed' / 'cleaning').rglob('*.*')):
+    kinds[path.parent.name, path.name.partition('.')[2]].append(path.relative_to(web / 'killed'))
+  assert len(kinds) == (6, 12)[phase]
+  # The last: the next process needs it.
+  for number, (kind, (*others, last)) in enumerate(kinds.items()):
+    if (how == 'swap' and not others) or (some and kind not in some):
+      continue
+    shutil.copytree('killed', f'{number}')
+    half = (web / 'killed' / last).stat().st_size * (8 if how == 'flip' else 1) // 2
+    Damage(how, str(last), half, str(others[0]) if others else '').apply(web / f'{number}')
+    prepare.prepare(config, f'{number}')
+    assert contents(f'{number}') == contents('whole'), last
 
 
 def test_what_waits_in_a_planted_folder_is_not_used(web, config, monkeypatch):

@@ -7,7 +7,6 @@ import random
 
 import numpy as np
 
-from gpt_jax.core.files import files
 from gpt_jax.core.files.document import Document as Raw
 from gpt_jax.core.text.clean import report, stages, steps
 from gpt_jax.core.text.clean.minhash import MinHash
@@ -88,7 +87,7 @@ def test_a_shard_goes_by_findings_of_large_places(tmp_path):
   findings = np.array([[documents[3].place], [documents[1].place]], np.uint64)
   phase = stages.phases([step])[1]
   done = stages.clean_shard(phase, documents, findings)
-  files.write(str(tmp_path), stages.shard_name(1, 5), done.documents)
+  stages.write_sealed(str(tmp_path), stages.shard_name(1, 5), done.documents)
   left = [d.name for d in stages.read(str(tmp_path), 1, 5)]
   assert left == ['0', '1', '2', '4']
   assert done.counts[0, '', ''].numbers['documents_in'] == 5
