@@ -17,7 +17,7 @@ Apache Beam prepares it with --runner, to the same bytes: see launch/BEAM.md.
 
 cleans the text first, and prints what each rule removed, with examples in
 data/clean/cleaning.json. Run again on a finished store, the command verifies
-every token against the manifest.
+every token against the manifest, and the tokenizer's files.
 """
 
 import functools
@@ -81,6 +81,8 @@ def main(args: cli.Args) -> None:
   if entries := report.read(args.out):
     print(*report.table(entries), sep='\n')
     print(f'examples of what went: {args.out}/{report.NAME}')
+  if there:
+    store.tokenizer()  # which checks its files
   parts = {'training': store}
   for name, found in eval_sets.held_out(config, store).items():
     parts['held-out' if name == eval_sets.VALIDATION else name] = found.store
