@@ -79,6 +79,7 @@ def main(args: cli.Args) -> None:
     store = prepare.ensure(config, args.out)
   config_lib.set_vocab_size(config, store.manifest.vocab_size, config.tokenizer.name)
   if entries := report.read(args.out):
+    report.check(args.out, entries, store.manifest.cleaning)
     print(*report.table(entries), sep='\n')
     print(f'examples of what went: {args.out}/{report.NAME}')
   if there:
