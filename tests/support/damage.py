@@ -237,7 +237,8 @@ def main() -> int:
     faulted = Work(out, kind) if kind in JOBS else Run(out, kind, args.config, flags, forked=True)
     faulted.start()
     end, why = judge(wholes[kind], faulted, faulted.process.wait(), damage)
-    ledger.add(kind, f'{damage.how} {kind_of(damage.file)}', end, why and f'{damage}: {why}')
+    told = why and f'{damage}: {why}'.replace(f'{folder}/', '')
+    ledger.add(kind, f'{damage.how} {kind_of(damage.file)}', end, told)
     print(f'{number + 1} of {args.damages}: {kind}, {damage}: {end} {why}', flush=True)
     if end == 'failed':
       wrong += 1
