@@ -17,7 +17,7 @@ Apache Beam prepares it with --runner, to the same bytes: see launch/BEAM.md.
 
 cleans the text first, and prints what each rule removed, with examples in
 data/clean/cleaning.json. Run again on a finished store, the command verifies
-every token against the manifest.
+every token against the manifest, and the tokenizer's files.
 """
 
 import functools
@@ -79,8 +79,11 @@ def main(args: cli.Args) -> None:
     store = prepare.ensure(config, args.out)
   config_lib.set_vocab_size(config, store.manifest.vocab_size, config.tokenizer.name)
   if entries := report.read(args.out):
+    report.check(args.out, entries, store.manifest.cleaning)
     print(*report.table(entries), sep='\n')
     print(f'examples of what went: {args.out}/{report.NAME}')
+  if there:
+    store.tokenizer()  # which checks its files
   parts = {'training': store}
   for name, found in eval_sets.held_out(config, store).items():
     parts['held-out' if name == eval_sets.VALIDATION else name] = found.store

@@ -66,6 +66,21 @@ def docs(tmp_path, monkeypatch):
   return text
 
 
+def test_a_damaged_tokenizer_of_a_finished_store_is_named(docs, capsys):
+  assert prepare_with('bytes', 'D') == 0
+  pathlib.Path('D/tokenizer/tokenizer.json').write_text('{')
+  assert prepare_with('bytes', 'D') == 2
+  assert 'D/tokenizer/tokenizer.json: is damaged' in capsys.readouterr().err
+
+
+def test_a_folder_that_lost_its_mark_is_named(docs, capsys):
+  """The mark of a store that is being written."""
+  pathlib.Path('D/tokens').mkdir(parents=True)
+  pathlib.Path('D/tokens/zarr.json').touch()
+  assert prepare_with('bytes', 'D') == 2
+  assert 'D: holds tokens but no token store, nor the mark of' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
   ('name', 'keeps', 'unknown'),
   [

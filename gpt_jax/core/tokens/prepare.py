@@ -193,7 +193,8 @@ def _refuse_foreign(folder: str):
     return
   if not manifest.exists(folder):
     raise UsageError(
-      f'{folder}: holds {", ".join(sorted(present))} but no token store; name an empty folder'
+      f'{folder}: holds {", ".join(sorted(present))} but no token store, nor the mark of an '
+      f'unfinished one, {files.join(folder, _UNFINISHED)}; name an empty folder, or remove this one'
     )
 
 

@@ -161,9 +161,23 @@ def read(folder: str) -> list[dict[str, Any]]:
   try:
     return json.loads(data)['steps']
   except (ValueError, RecursionError, KeyError, TypeError) as e:
-    raise UsageError(
-      f'{files.join(folder, NAME)}: is damaged; remove it, the token store does not need it'
-    ) from e
+    raise _damaged(folder) from e
+
+
+def check(folder: str, entries: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+  """Refuses a report whose counts are not those of the store's manifest."""
+  try:
+    found = summary(entries)
+  except (KeyError, TypeError, AttributeError) as e:
+    raise _damaged(folder) from e
+  if found != expected:
+    raise _damaged(folder)
+
+
+def _damaged(folder: str) -> UsageError:
+  return UsageError(
+    f'{files.join(folder, NAME)}: is damaged; remove it, the token store does not need it'
+  )
 
 
 def table(entries: list[dict]) -> list[str]:

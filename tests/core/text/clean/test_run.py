@@ -83,6 +83,12 @@ def test_what_is_left_and_what_is_told(web, config):
   assert made.cleaning['documents_out'] == len(left)
   name = 'minhash: near-duplicate document'
   assert made.cleaning['rules'][name]['documents_removed'] == 7
+  entries = report.read('D')
+  report.check('D', entries, made.cleaning)
+  near['documents_removed'] += 1
+  entries[2]['sources']['']['rules']['near-duplicate document'] = near
+  with pytest.raises(UsageError, match=r'D/cleaning.json: is damaged; remove it'):
+    report.check('D', entries, made.cleaning)
   table = '\n'.join(report.table(report.read('D')))
   assert 'near-duplicate document' in table and '-7' in table
   assert prepare.prepare(config, 'D') == made
