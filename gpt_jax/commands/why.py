@@ -90,9 +90,9 @@ def _look(args: cli.Args) -> None:
     following = None if last else course.next_batch()
     outcomes = {'as it was': what_if.as_it_was(course, taken, following)}
     changes = {name: getattr(args, name) for name in ('without', 'lr', 'clip')}
-    if given := {name: x for name, x in changes.items() if x not in (None, [])}:
-      said = ' '.join(f'--{name} {_text(x)}' for name, x in given.items())
-      outcomes[said] = what_if.changed(course, taken, following, batch=batch, **given)
+    if asked := {name: x for name, x in changes.items() if x not in (None, [])}:
+      said = ' '.join(f'--{name} {_text(x)}' for name, x in asked.items())
+      outcomes[said] = what_if.changed(course, taken, following, batch=batch, **asked)
     measured = layers.Measuring(course.parts).of(taken)
     scored = documents.scored(course.parts, taken, batch)
     del taken  # its two states
@@ -106,7 +106,7 @@ def _look(args: cli.Args) -> None:
         {
           'step': args.step,
           'start': start,
-          'compared': [{**x._asdict(), 'same': x.same} for x in course.compared],
+          'compared': _as_json(course),
           'norms': measured.norms,
           'norms_loss': measured.loss,
           'documents': [
@@ -118,7 +118,8 @@ def _look(args: cli.Args) -> None:
     )
     return
   console = tables.console()
-  console.print(f'step {args.step}, from the checkpoint of step {start}')
+  origin = f'the checkpoint of step {start}' if start else 'the start'
+  console.print(f'step {args.step}, from {origin}')
   _compared(course, console)
   _outcomes(outcomes, console)
   _layers(measured.norms, console)
@@ -135,40 +136,47 @@ def _look(args: cli.Args) -> None:
 
 def _bisect(args: cli.Args) -> None:
   cli.required(args, 'band')
-  given = [f'--{name}' for name in ('without', 'lr', 'clip', 'out') if getattr(args, name)]
-  if given:
-    raise UsageError(f'{given[0]}: is for --step, and --bisect only searches; leave it out')
+  for name in ('without', 'lr', 'clip', 'out'):
+    if getattr(args, name) not in (None, []):
+      raise UsageError(f'--{name}: is for --step, and --bisect only searches; leave it out')
   first, colon, last = args.bisect.partition(':')
   if not (colon and first.isdecimal() and last.isdecimal() and 0 < int(first) < int(last)):
     raise UsageError(f'--bisect={args.bisect}: give FIRST:LAST, two steps, such as 8000:9000')
   band = leaving.Band.of(args.band)
   with course_lib.Course.open(args.workdir, int(last), rewound=args.rewound) as course:
     found = leaving.first_outside(course, int(first), int(last), args.quantity, band)
+    course.compare()
   if args.json:
-    print(to_json({'step': found.step, 'quantity': args.quantity, 'values': found.values}))
+    figures = {'step': found.step, 'quantity': args.quantity, 'values': found.values}
+    print(to_json({**figures, 'compared': _as_json(course)}))
     return
   table = TextTable('step', args.quantity, 'within the band', right=('step', args.quantity))
   for step, value in sorted(found.values.items()):
     table.add_row(str(step), f'{value:.6g}', 'yes' if band.has(value) else 'no')
   console = tables.console()
+  _compared(course, console)
   console.print(table)
   console.print(f'The first step outside: {found.step}. gpt-jax why --step {found.step} looks in.')
 
 
+def _as_json(course: 'course_lib.Course') -> list[dict[str, Any]]:
+  return [{**x._asdict(), 'same': x.same} for x in course.compared]
+
+
 def _compared(course: 'course_lib.Course', console: Console) -> None:
-  found = course.compared
-  if not found:
+  compared = course.compared
+  if not compared:
     console.print('The log has no loss of this step or a later one: nothing is compared.')
-  elif differ := [x for x in found if not x.same]:
+  elif differ := [x for x in compared if not x.same]:
     one = differ[0]
     console.print(
-      f'NOT the bits of the run: {len(differ)} of {len(found)} logged numbers differ; '
+      f'NOT the bits of the run: {len(differ)} of {len(compared)} logged numbers differ; '
       f'{one.name} of step {one.step} is {one.again!r}, logged {one.logged!r}'
     )
   else:
-    steps = sorted({x.step for x in found})
+    steps = sorted({x.step for x in compared})
     console.print(
-      f'The bits of the run: {len(found)} logged numbers of steps {steps[0]} to {steps[-1]} are '
+      f'The bits of the run: {len(compared)} logged numbers of steps {steps[0]} to {steps[-1]} are '
       'the same to the last digit.'
     )
 

@@ -255,14 +255,14 @@ def _logged(
     rewound: whether the steps are those that a rewind gave up, whose lines are
       gone from metrics.jsonl.
   """
-  found = {}
+  figures = {}
   for line in metrics.read(workdir) if not rewound else ():
     if 'event' not in line and all(name in line for name in FIGURES):
-      found[line['step']] = {name: line[name] for name in FIGURES}
+      figures[line['step']] = {name: line[name] for name in FIGURES}
   # Of a step that a rewind went back over, it is of the first time.
   if rewound or not over:
     with contextlib.suppress(FileNotFoundError):
       path = os.path.join(workdir, 'spikes', f'{step}.json')
       spike = files.read_json(path, remedy='restore it from a copy', needs=FIGURES)
-      found[step] = {name: float(spike[name]) for name in FIGURES}
-  return found
+      figures[step] = {name: float(spike[name]) for name in FIGURES}
+  return figures

@@ -23,8 +23,8 @@ from gpt_jax.core.optim import train_state
 from gpt_jax.core.rows import ledger
 from gpt_jax.core.rows.ledger import LedgerRow, LedgerSpan
 from gpt_jax.core.tokens import document_names
-from gpt_jax.core.training import store_data
 from gpt_jax.core.training.parts import Parts
+from gpt_jax.core.training.store_data import StoreData
 from gpt_jax.looking.course import Course, Taken
 
 # The most characters of a document that are shown.
@@ -68,9 +68,10 @@ class Scored(NamedTuple):
 
 def pieces(course: Course, step: int) -> list[Piece]:
   """The pieces of a step's batch, in the order of its rows."""
-  config, run = course.parts.config, course.run
-  store = store_data.open_store(config, run.workdir).ordered(config.data.source, config.data.rows)
-  read = ledger.steps(store, seed=config.seed, start=step - 1, stop=step, rows=run.rows())
+  run, seed = course.run, course.parts.config.seed
+  assert isinstance(run.data, StoreData)
+  store = run.data.store
+  read = ledger.steps(store, seed=seed, start=step - 1, stop=step, rows=run.rows())
   tokenizer, name_of = store.tokenizer(), document_names.of_store(store)
   length = course.parts.ramp.shape(step - 1).length
   single = isinstance(course.parts.objective, Causal)
@@ -84,14 +85,14 @@ def pieces(course: Course, step: int) -> list[Piece]:
     text = store.text(tokenizer, start, stop)[:_SHOWN]
     return Piece(number, documents, ', '.join(map(name_of, documents)), text, targets)
 
-  found = []
+  batch = []
   for number, row in enumerate(next(read).rows):
     if single:
       for span, targets in _parts(row, length):
-        found.append(piece(number, row, [span], targets))
+        batch.append(piece(number, row, [span], targets))
     elif spans := [*row.spans, *row.second]:
-      found.append(piece(number, row, spans, None))
-  return found
+      batch.append(piece(number, row, spans, None))
+  return batch
 
 
 def _parts(row: LedgerRow, length: int) -> Iterator[tuple[LedgerSpan, slice]]:
@@ -128,17 +129,17 @@ def scored(parts: Parts, taken: Taken, batch: list[Piece]) -> list[Scored]:
     squares = [jnp.sum(jnp.square(x.astype(jnp.float32))) for x in jax.tree.leaves(gradient)]
     return loss, weight, jnp.sqrt(sum(squares))
 
-  found, params = [], jax.device_put(taken.before.params, parts.shardings.params)
+  scores, params = [], jax.device_put(taken.before.params, parts.shardings.params)
   with sharding.use(parts.mesh, parts.rules), bar('pieces') as report:
     for number, piece in enumerate(batch, start=1):
       row = {name: x[piece.row : piece.row + 1] for name, x in whole.items()}
       if piece.targets is not None:
         row['weights'] = _within(row['weights'], piece.targets)
       numbers = jax.device_get(of(params, parts.put_whole(row, 1)))
-      found.append((piece, *map(float, numbers)))
+      scores.append((piece, *map(float, numbers)))
       report('documents', number, len(batch))
-  total = sum(weight for _, _, weight, _ in found) or 1.0
-  return [Scored(p, w / total, loss, norm * w / total) for p, loss, w, norm in found]
+  total = sum(weight for _, _, weight, _ in scores) or 1.0
+  return [Scored(p, w / total, loss, norm * w / total) for p, loss, w, norm in scores]
 
 
 def ranked(scored: Sequence[Scored], by: str) -> list[Scored]:

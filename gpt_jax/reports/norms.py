@@ -60,17 +60,18 @@ def table(lines: Sequence[dict[str, Any]], kind: str) -> tuple[list[int], list[s
   """
   measured = [line for line in lines if any(name.startswith(f'{kind}/') for name in line)]
   names = {name for line in measured for name in line if name.startswith(f'{kind}/')}
-
-  def place(name: str) -> tuple[bool, str, int]:
-    match = metrics.NORM.fullmatch(name)
-    assert match
-    # Parts without layers come first: the embeddings are among them.
-    return match[3] is not None, match[2], int(match[3] or 0)
-
-  ordered = sorted(names, key=place)
+  ordered = sorted(names, key=place_of)
   values = [[line.get(name, math.nan) for line in measured] for name in ordered]
   parts = [name.removeprefix(f'{kind}/') for name in ordered]
   return [line['step'] for line in measured], parts, np.array(values, float)
+
+
+def place_of(name: str) -> tuple[bool, str, int]:
+  """The place of a norm in the order of the model, by its name in metrics.jsonl."""
+  match = metrics.NORM.fullmatch(name)
+  assert match
+  # Parts without layers come first: the embeddings are among them.
+  return match[3] is not None, match[2], int(match[3] or 0)
 
 
 def _draw(figure: Any, axes: Any, steps: list[int], parts: list[str], values_PS: Any) -> None:

@@ -3,12 +3,12 @@
 """Draws a look into a step: norms by layer, and the documents of its batch."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpt_jax.core.training import norm_lines
 from gpt_jax.looking.documents import Scored, ranked
+from gpt_jax.reports.norms import place_of
 from gpt_jax.reports.runs import label, load_pyplot, save_figure
 
 # The documents that have their names beside their points.
@@ -22,17 +22,10 @@ def by_place(norms: Mapping[str, float]) -> dict[str, dict[str, float]]:
     norms: by their names in metrics.jsonl: see `norm_lines`.
   """
   table: dict[str, dict[str, float]] = {}
-  for name in sorted(norms, key=_order):
+  for name in sorted(norms, key=place_of):
     kind, place = name.split('/', 1)
     table.setdefault(place, {})[kind] = norms[name]
   return table
-
-
-def _order(name: str) -> tuple[bool, str, int]:
-  """Parts without layers first, layers by their numbers."""
-  place = name.split('/', 1)[1]
-  layer = re.fullmatch(r'(.*)/layer_(\d+)', place)
-  return (True, layer[1], int(layer[2])) if layer else (False, place, 0)
 
 
 def picture(step: int, norms: Mapping[str, float], scored: Sequence[Scored], out: str) -> str:

@@ -4,6 +4,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -13,8 +14,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.core.training import metrics
 from tests.core.training.test_spikes import bad_row, data  # noqa: F401
 from tests.core.training.test_spikes import config as spiky
-from tests.looking import conftest
-from tests.support import quick
+from tests.support import looked, quick
 
 STILL = {'log.norms_every_steps': 0, 'model.num_layers': 1, 'checkpoint.keep': 3}
 
@@ -22,13 +22,13 @@ STILL = {'log.norms_every_steps': 0, 'model.num_layers': 1, 'checkpoint.keep': 3
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
   folder = tmp_path_factory.mktemp('why')
-  conftest.write_texts(folder / 'texts', (3,), 20)
+  looked.write_texts(folder / 'texts', (3,), 20)
   fields = {'schedule.num_steps': 7, 'checkpoint.every_steps': 4, 'batch.size': 8, **STILL}
-  return str(conftest.train(folder / 'run', folder / 'texts', **fields))
+  return str(looked.train(folder / 'run', folder / 'texts', **fields))
 
 
 def test_a_step(run, tmp_path, capsys):
-  picture = tmp_path / 'step.png'
+  picture, before = tmp_path / 'step.png', contents(run)
   flags = ['--step=6', '--lr=0.5', f'--out={picture}', '--top=2']
   assert main(['why', f'--workdir={run}', *flags]) == 0
   lines = capsys.readouterr().out.splitlines()
@@ -41,6 +41,13 @@ def test_a_step(run, tmp_path, capsys):
   assert {'embed', 'decoder/layer_0'} <= {line.split()[0] for line in lines}
   assert len([line for line in lines if '.txt' in line]) == 4
   assert picture.read_bytes().startswith(b'\x89PNG')
+  assert contents(run) == before
+
+
+def contents(folder):
+  """The files below a folder."""
+  paths = pathlib.Path(folder).rglob('*')
+  return {path: path.read_bytes() for path in paths if path.is_file()}
 
 
 def test_json(run, capsys):
@@ -56,7 +63,9 @@ def test_json(run, capsys):
 def test_bisect(run, capsys):
   flags = ['--bisect=2:7', '--quantity=loss', '--band=:0']
   assert main(['why', f'--workdir={run}', *flags]) == 0
-  assert 'The first step outside: 2.' in capsys.readouterr().out
+  said = capsys.readouterr().out
+  assert 'The first step outside: 2.' in said
+  assert said.startswith('The bits of the run: ')
 
 
 @pytest.mark.parametrize(
@@ -68,7 +77,7 @@ def test_bisect(run, capsys):
     (['--workdir=W', '--step=3'], '--workdir=W: holds no run'),
     (['--workdir=W', '--bisect=1:2'], '--band is missing'),
     (['--workdir=W', '--bisect=2:1', '--band=:1'], '--bisect=2:1: give FIRST:LAST'),
-    (['--workdir=W', '--bisect=1:2', '--band=:1', '--lr=1'], '--lr: is for --step'),
+    (['--workdir=W', '--bisect=1:2', '--band=:1', '--lr=0'], '--lr: is for --step'),
     (['--workdir=W', '--step=3', '--out=a.pdf'], '--out=a.pdf: must end in .png'),
   ],
 )
@@ -103,10 +112,10 @@ def test_before_and_after_a_rewind(data, bad_row, tmp_path, capsys):  # noqa: F8
 @pytest.mark.parametrize('devices', [1, 2])
 def test_a_run_of_eight_devices_on_fewer(tmp_path, devices):
   """With `batch.exact_over` the bits are those of its log."""
-  conftest.write_texts(tmp_path / 'texts', (3,), 20)
+  looked.write_texts(tmp_path / 'texts', (3,), 20)
   fields = {'schedule.num_steps': 7, 'batch.exact_over': 8, **STILL}
   fields |= {'batch.size': 8, 'batch.micro_rows': 1}
-  flags = conftest.fields(tmp_path / 'texts', **fields)
+  flags = looked.fields(tmp_path / 'texts', **fields)
 
   def command(count, *args):
     env = {'PJRT_NPROC': '8', 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': quick.xla_flags(count)}

@@ -8,7 +8,7 @@ import pytest
 
 from gpt_jax.looking import documents
 from gpt_jax.looking.course import Course
-from tests.looking import conftest
+from tests.support import looked
 from tests.support.tiny import one_device  # noqa: F401
 
 # Of the steps of an epoch the last are looked into.
@@ -33,8 +33,8 @@ def test_names_twenty_of_twenty(tmp_path):
 
 def look(folder, poison, count, steps):
   """Every poisoned document is named by some step of the last epoch."""
-  conftest.write_texts(folder / 'texts', poison, count)
-  run = conftest.train(folder / 'run', folder / 'texts', **FIELDS, **{'schedule.num_steps': steps})
+  looked.write_texts(folder / 'texts', poison, count)
+  run = looked.train(folder / 'run', folder / 'texts', **FIELDS, **{'schedule.num_steps': steps})
   # A row has 63 targets, and a document some 200 bytes.
   epoch = count * 4 // 16
   assert named(str(run), range(steps - epoch + 1, steps + 1)) == {*poison}
@@ -42,7 +42,7 @@ def look(folder, poison, count, steps):
 
 def named(run, steps):
   """The poisoned documents among the five largest losses of some steps, and no others."""
-  found = set()
+  found, poison = set(), poisoned(run)
   with Course.open(run, steps[0]) as course:
     course.advance(steps[0] - 1)
     for step in steps:
@@ -50,7 +50,7 @@ def named(run, steps):
       scored = documents.scored(course.parts, course.take(), pieces)
       # A few tokens at the end of a row may be hard by chance.
       long = [x for x in scored if x.weight > 0.2 / course.parts.ramp.shape(step - 1).rows]
-      bad = [x for x in long if int(x.piece.name[:3]) in poisoned(run)]
+      bad = [x for x in long if int(x.piece.name[:3]) in poison]
       worst = sorted(long, key=lambda x: -x.loss)[: len(bad)]
       assert all(x in bad for x in worst)
       found |= {int(x.piece.name[:3]) for x in worst[:5]}

@@ -49,8 +49,8 @@ class Fork:
 
 
 def variables(devices: int) -> dict[str, str]:
-  """Of a process with so many CPU devices, which compiles as the tests do."""
-  # A sum is added by so many threads, however many devices there are.
+  """The environment of a process with `devices` CPU devices; it compiles as the tests do."""
+  # XLA splits a sum over the threads: their number may not follow the devices.
   return {'XLA_FLAGS': quick.xla_flags(devices), 'PJRT_NPROC': '4'}
 
 

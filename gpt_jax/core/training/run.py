@@ -25,7 +25,7 @@ from gpt_jax.core.rows import row_makers, row_order
 from gpt_jax.core.rows.batch_rows import BatchRows, RowsOfStep, Skips
 from gpt_jax.core.runtime import hosts, watchdog
 from gpt_jax.core.runtime.log import given, log
-from gpt_jax.core.spec import Table, UsageError
+from gpt_jax.core.spec import Table
 from gpt_jax.core.tokenizers.tokenizer import Tokenizer
 from gpt_jax.core.tokens import eval_sets, manifest, prepare
 from gpt_jax.core.tokens.store import TokenStore
@@ -185,10 +185,6 @@ class Run(NamedTuple):
     folder = store_data.data_folder(config, workdir)
     if read_only:
       mesh = device_check.check_devices(config)
-      if not manifest.exists(folder) and not workdir_lib.is_import(workdir):
-        raise UsageError(
-          f'--workdir={workdir}: its token store {folder} is missing; run train to make it again'
-        )
       store = store_data.open_store(config, workdir)
       store = store.ordered(config.data.source, config.data.rows)
       return _opened(config, mesh, workdir, store, evaluation, read_only=True, at_most=at_most)

@@ -42,7 +42,7 @@ class StoreData:
       seed: of the run; the order of each length follows from it.
       more: further arrays of a batch; None: there are none.
     """
-    self._store, self._seed, self._more = store, seed, more
+    self.store, self._seed, self._more = store, seed, more
     self._sources = row_order.sources(store, seed=seed)
     counts = [self._sources(length).rows_per_epoch for length in lengths]
     self.rows_per_epoch = counts[0]
@@ -58,7 +58,7 @@ class StoreData:
       return {**of_rows(rows, keys), **(more.batch(keys) if more else {})}
 
     return row_order.batches(
-      self._store,
+      self.store,
       seed=self._seed,
       start=start,
       stop=parts.config.schedule.num_steps,
