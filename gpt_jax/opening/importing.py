@@ -21,7 +21,7 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers import special
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.core.training.parts import Parts
-from gpt_jax.core.training.workdir import ORIGIN
+from gpt_jax.core.training.workdir import ORIGIN, config_text
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import choice
 from gpt_jax.hf_tokenizers import generation as generation_lib
@@ -112,7 +112,7 @@ def from_hf(folder: str, workdir: str, repository: str = '') -> None:
     origin = json.dumps(known, indent=2) + '\n'
     files.write(workdir, ORIGIN, origin.encode())
     # Written last: without config.json a folder holds no run.
-    files.write(workdir, 'config.json', config_lib.to_json(config).encode())
+    files.write(workdir, 'config.json', config_text(config).encode())
   log.info('%s: imported, tokenizer %s', workdir, name)
   if source.unread:
     log.info(

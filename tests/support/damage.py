@@ -7,12 +7,13 @@ r"""Damages a file of a run, and checks that the run notices or is none worse.
 
 A copy of a run without its last checkpoint, or of a command that was killed, is
 damaged: in one of its files, drawn from all of them, a bit is flipped, or it is
-cut, deleted, or swapped with another file. The same command then goes on. Either
-it ends as the one that was left alone: parameters, optimizer state, average of
-the weights, every logged loss and evaluation, or the files that a command is
-for, bit for bit, but for what the damaged log itself had; or it ends with exit
-code 1 or 2 and one line that names the file, or the folder that it cannot be
-read without. `evaluate` may also say that it takes an older checkpoint. Ends
+cut, deleted, or swapped with another file. The same command then goes on. Or the
+model that a run starts or learns from is damaged, and the run begins. Either it
+ends as the one that was left alone: parameters, optimizer state, average of the
+weights, every logged loss and evaluation, or the files that a command is for, bit
+for bit, but for what the damaged log itself had; or it ends with exit code 1 or 2
+and one line that names the file, or the folder that it cannot be read without.
+`evaluate` may also say that it takes an older checkpoint. Ends
 with exit code 1 where none of these holds. The kinds of runs are in `subjects`;
 each damage is of the kind with the fewest in the ledger (`faults`).
 """
@@ -36,6 +37,8 @@ from tests.support.subjects import DEAR, JOBS, KINDS, STEPS, TINY, Run, Work
 LOGS = ('metrics.jsonl', 'samples.txt', 'loss.png', 'tensorboard/')
 # Of a token store, which does not need them: whoever removes one has a store.
 BESIDE = ('cleaning.json', 'inputs.json')
+# The folder of a model that a run starts or learns from.
+BEFORE = 'before'
 # How often a command that trains no run is killed, before its folders are damaged.
 MOMENTS = 5
 # Damages of a kind, for each one of a kind that is not here. What is written by
@@ -120,14 +123,16 @@ def names(line: str, damage: Damage, workdir: pathlib.Path) -> bool:
   return any(f'{workdir / x}' in line for path in paths for x in (path, *path.parents[:-1]))
 
 
-def judge(whole: Run | Work, faulted: Run | Work, code: int, damage: Damage) -> tuple[str, str]:
-  """How a damage ended, in a word; and what is wrong with that, if anything."""
+def judge(
+  whole: Run | Work, faulted: Run | Work, code: int, damage: Damage, folder: pathlib.Path
+) -> tuple[str, str]:
+  """How a damage in a folder ended, in a word; and what is wrong with that, if anything."""
   said = faulted.said().rstrip()
   last = said.rpartition('\n')[2]
   if code:
     if code not in (1, 2) or 'Traceback (most' in said:
       return 'failed', f'exit code {code}: {last}'
-    if not names(last, damage, faulted.workdir):
+    if not names(last, damage, folder):
       return 'failed', f'does not name the file: {last}'
     return 'named', ''
   if 'Traceback (most' in said:
@@ -139,7 +144,7 @@ def judge(whole: Run | Work, faulted: Run | Work, code: int, damage: Damage) -> 
   # The folder that a damaged checkpoint is moved to; `evaluate` moves none, and
   # measures the one before.
   moved = 'checkpoints_damaged' in said
-  measured = 'is damaged' in said and names(said, damage, faulted.workdir)
+  measured = 'is damaged' in said and names(said, damage, folder)
   if found and not ('evaluations/' in found[0] and measured):
     return 'failed', '; '.join(found)
   return 'older checkpoint' if moved or found else 'same bits', ''
@@ -148,9 +153,10 @@ def judge(whole: Run | Work, faulted: Run | Work, code: int, damage: Damage) -> 
 def begun(
   whole: Run | Work, kind: str, folder: pathlib.Path, config: str, flags: list[str]
 ) -> list[pathlib.Path]:
-  """Folders in which a command that was left alone is not done, and one where it is."""
+  """Folders in which the command is not done or just done, and that of the model before."""
+  before = [path for path in [folder / kind / BEFORE] if path.exists()]
   if found := sorted(folder.glob(f'begun_{kind}_[0-9]')):  # of the sitting before
-    return found
+    return found + before
   if isinstance(whole, Run):
     copy = folder / f'begun_{kind}_0'
     if kind == 'local':  # whose checkpoints are gone at the end
@@ -160,7 +166,7 @@ def begun(
     else:
       shutil.copytree(whole.workdir, copy)
       shutil.rmtree(copy / f'checkpoints/{STEPS}')
-    return [copy]
+    return [copy, *before]
   # Their configs name the folder, so each is damaged in the same one.
   out = whole.workdir
   out.rename(folder / f'begun_{kind}_0')
@@ -231,22 +237,30 @@ def main() -> int:
       wholes[kind], _ = subjects.whole(kind, folder, args.config, flags)
       starts[kind] = begun(wholes[kind], kind, folder, args.config, flags)
     out = wholes[kind].workdir if kind in JOBS else folder / f'damaged_{kind}'
-    shutil.copytree(rng.choice(starts[kind]), out)
-    damage = draw(out, rng)
-    damage.apply(out)
+    start = rng.choice(starts[kind])
+    # What a new run reads, which is put back afterwards.
+    reads = start if start.name == BEFORE else None
+    hurt = reads or out
+    shutil.copytree(start, folder / 'put_back' if reads else out)
+    damage = draw(hurt, rng)
+    damage.apply(hurt)
     faulted = Work(out, kind) if kind in JOBS else Run(out, kind, args.config, flags, forked=True)
     faulted.start()
-    end, why = judge(wholes[kind], faulted, faulted.process.wait(), damage)
+    end, why = judge(wholes[kind], faulted, faulted.process.wait(), damage, hurt)
     told = why and f'{damage}: {why}'.replace(f'{folder}/', '')
-    ledger.add(kind, f'{damage.how} {kind_of(damage.file)}', end, told)
+    file = f'{BEFORE}/{damage.file}' if reads else damage.file
+    ledger.add(kind, f'{damage.how} {kind_of(file)}', end, told)
     print(f'{number + 1} of {args.damages}: {kind}, {damage}: {end} {why}', flush=True)
     if end == 'failed':
       wrong += 1
       copy = folder / f'failed_{ledger.seed}_{number}'
-      shutil.copytree(out, copy)
+      shutil.copytree(hurt, copy)
       shutil.copy(out.with_suffix('.stderr'), copy.with_suffix('.stderr'))
       print(f'see {copy}', flush=True)
-    shutil.rmtree(out)
+    if reads:
+      shutil.rmtree(reads)
+      (folder / 'put_back').rename(reads)
+    shutil.rmtree(out, ignore_errors=True)  # a run that was refused has none
     out.with_suffix('.stderr').unlink()
   print(f'{wrong} of {args.damages}, seed {ledger.seed}, ended in neither way')
   if not (wrong or args.folder):
