@@ -21,7 +21,7 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers import special
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.core.training.parts import Parts
-from gpt_jax.core.training.workdir import ORIGIN, config_text
+from gpt_jax.core.training.workdir import ORIGIN
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import choice
 from gpt_jax.hf_tokenizers import generation as generation_lib
@@ -40,12 +40,9 @@ def model_of(parts: Parts, workdir: str) -> Transformer:
   origin = files.read(workdir, ORIGIN)
   if origin is None:
     return parts.model
-  known = files.parse(
-    origin,
-    os.path.join(workdir, ORIGIN),
-    remedy='convert the checkpoint again with --from_hf',
-    needs=('config', 'kind', 'names'),
-  )
+  path, remedy = os.path.join(workdir, ORIGIN), 'convert the checkpoint again with --from_hf'
+  found = files.parse(origin, path, remedy=remedy, needs=('config', 'kind', 'names'))
+  known = files.unsealed(found, path, remedy=remedy)
   known['names'] = tuple(known['names'])
   known.pop('repository', None)  # for who reads the file
   return hf.imported(parts.config.model, hf.ExportOrigin(**known))
@@ -109,10 +106,9 @@ def from_hf(folder: str, workdir: str, repository: str = '') -> None:
     if source.unread:
       files.write(workdir, UNREAD, source.unread_file())
     known = model.origin._asdict() | ({'repository': repository} if repository else {})
-    origin = json.dumps(known, indent=2) + '\n'
-    files.write(workdir, ORIGIN, origin.encode())
+    files.write(workdir, ORIGIN, files.sealed(known).encode())
     # Written last: without config.json a folder holds no run.
-    files.write(workdir, 'config.json', config_text(config).encode())
+    files.write(workdir, 'config.json', files.sealed(config.to_dict()).encode())
   log.info('%s: imported, tokenizer %s', workdir, name)
   if source.unread:
     log.info(

@@ -61,6 +61,16 @@ def test_there_and_back(tmp_path, name):
   same(ROOT / name, out)
 
 
+def test_a_changed_origin_is_named(tmp_path):
+  importing.from_hf(str(ROOT / 'marian_lm'), str(tmp_path / 'w'))
+  path = tmp_path / 'w/hf.json'
+  text = path.read_text()
+  place = text.index('d_model') + len('d_model\\": ')
+  path.write_text(f'{text[:place]}9{text[place + 1 :]}')
+  with pytest.raises(UsageError, match=r'hf.json: is damaged.*; convert the checkpoint again'):
+    exporting.to_hf(str(tmp_path / 'w'), str(tmp_path / 'out'))
+
+
 def write(folder, values, weights):
   folder.mkdir()
   (folder / 'config.json').write_text(json.dumps(values))

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_flags import config_path
 
 from gpt_jax.core.config import defaults
+from gpt_jax.core.files import files
 from gpt_jax.core.spec import UsageError, shown
 
 # A ConfigDict, whose fields are unknown to type checkers.
@@ -42,8 +43,9 @@ def to_json(config: Config) -> str:
 
 
 def from_json(text: str) -> Config:
-  """Parses the output of `to_json`; `check_known` refuses unknown fields."""
-  return ConfigDict(json.loads(text)).lock()
+  """Parses the output of `to_json`, or a config.json; `check_known` refuses unknown fields."""
+  fields = files.unsealed(json.loads(text), 'config.json', remedy='restore it from a copy')
+  return ConfigDict(fields).lock()
 
 
 def differences(old: Config, new: Config) -> list[str]:

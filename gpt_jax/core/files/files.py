@@ -11,6 +11,7 @@ waits.
 import contextlib
 import fcntl
 import functools
+import hashlib
 import json
 import logging
 import os
@@ -56,6 +57,8 @@ _UNREACHED = re.compile('retry attempts failed|UNAVAILABLE|DEADLINE_EXCEEDED')
 # thousand times its size, before it can be told from a plain answer.
 _FIRST, _BLOCK = 1 << 18, 1 << 24
 _SIZE = re.compile(r'total size (\d+)')
+
+_SEAL = 'sha256'  # the field of a JSON object that is the checksum of the others
 
 log = logging.getLogger('gpt_jax')
 
@@ -487,3 +490,26 @@ def parse(data: bytes, path: str, *, remedy: str, needs: tuple[str, ...] = ()) -
   if missing := [key for key in needs if key not in found]:
     raise UsageError(f'{path}: is damaged, it lacks {", ".join(missing)}; {remedy}')
   return found
+
+
+def sealed(fields: dict[str, Any]) -> str:
+  """The text of a JSON object with its checksum, for `unsealed`."""
+  plain = json.loads(json.dumps(fields))
+  return json.dumps({**plain, _SEAL: _digest(plain)}, indent=2) + '\n'
+
+
+def unsealed(found: dict[str, Any], path: str, *, remedy: str) -> dict[str, Any]:
+  """The fields of an object that was read, without its checksum.
+
+  An object without one was written by hand, or before there were checksums.
+  """
+  fields = {name: value for name, value in found.items() if name != _SEAL}
+  if _SEAL in found and found[_SEAL] != _digest(fields):
+    raise UsageError(
+      f'{path}: is damaged, or was changed; {remedy}, or, if you changed it, remove its {_SEAL}'
+    )
+  return fields
+
+
+def _digest(fields: dict[str, Any]) -> str:
+  return hashlib.sha256(json.dumps(fields).encode()).hexdigest()

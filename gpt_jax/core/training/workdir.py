@@ -3,12 +3,9 @@
 """A run's folder: its lock, the checks before a start, its first files."""
 
 import contextlib
-import hashlib
-import json
 import os
 import secrets
 import shutil
-from typing import Any
 
 import filelock
 import jax
@@ -50,10 +47,7 @@ def read_config(workdir: str, field: str = '--workdir') -> Config:
     fields = files.read_json(path, remedy=RESTORE, needs=('model', 'tokenizer'))
   except (FileNotFoundError, NotADirectoryError) as e:
     raise UsageError(f'{field}={workdir}: holds no run (no config.json); train one first') from e
-  if fields.pop('sha256', None) not in (None, _digest(fields)):
-    raise UsageError(
-      f'{path}: is damaged, or was changed; {RESTORE}, or, if you changed it, remove its sha256'
-    )
+  fields = files.unsealed(fields, path, remedy=RESTORE)
   try:
     config = ConfigDict(fields).lock()
     config_lib.check_resolved(config)
@@ -61,16 +55,6 @@ def read_config(workdir: str, field: str = '--workdir') -> Config:
     # From `finetune.each`, whose fields have names chosen by the user.
     raise UsageError(f'{path}: is damaged: {e}; {RESTORE}') from e
   return config
-
-
-def config_text(config: Config) -> str:
-  """What config.json holds: `to_json`, and a checksum, which need not be there."""
-  fields = json.loads(config_lib.to_json(config))
-  return json.dumps({**fields, 'sha256': _digest(fields)}, indent=2) + '\n'
-
-
-def _digest(fields: dict[str, Any]) -> str:
-  return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
 def is_import(workdir: str) -> bool:
@@ -388,4 +372,4 @@ def start(config: Config, workdir: str, tokenizer: Tokenizer) -> None:
     tokenizer.save(temporary)
     os.replace(temporary, folder)
   path = os.path.join(workdir, 'config.json')
-  write_atomically(path, config_text(config))
+  write_atomically(path, files.sealed(config.to_dict()))

@@ -12,6 +12,7 @@ import pytest
 
 from gpt_jax.commands import prepare
 from gpt_jax.core import config as config_lib
+from gpt_jax.core.files import files
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.text import holdout
 from gpt_jax.core.tokenizers.simple import Characters
@@ -59,7 +60,7 @@ def test_a_phase_may_be_added_where_the_run_was_not(tmp_path, later, accepted):
 def test_a_changed_value_of_the_config_is_seen(tmp_path):
   """Any digit: readers of a workdir have nothing else to compare it with."""
   given, path = config('stdlib'), tmp_path / 'config.json'
-  text = workdir.config_text(given)
+  text = files.sealed(given.to_dict())
   path.write_text(text)
   assert workdir.read_config(str(tmp_path)) == given
   places = [i for i, c in enumerate(text) if c in '3579']
@@ -72,7 +73,7 @@ def test_a_changed_value_of_the_config_is_seen(tmp_path):
 
 def test_who_changes_the_config_removes_its_checksum(tmp_path):
   given, path = config('stdlib'), tmp_path / 'config.json'
-  fields = json.loads(workdir.config_text(given))
+  fields = json.loads(files.sealed(given.to_dict()))
   fields['seed'] = 7
   path.write_text(json.dumps(fields))
   with pytest.raises(UsageError, match='if you changed it, remove its sha256'):
