@@ -6,6 +6,7 @@ They are forked from a server that has imported `preloaded` and has not used a
 device: what takes them seconds less is only the start of Python.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -43,9 +44,10 @@ class Fork:
     return code
 
   def send_signal(self, number: int) -> None:
-    """Sends a signal."""
+    """Sends a signal; nothing happens if the process has just ended."""
     assert self._process.pid is not None
-    os.kill(self._process.pid, number)
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(self._process.pid, number)
 
 
 def variables(devices: int) -> dict[str, str]:
