@@ -44,13 +44,6 @@ def workdir(tmp_path_factory):
   return folder / 'w'
 
 
-def unsealed(workdir):
-  """The text of a run's config, to be changed: without its checksum."""
-  fields = json.loads((workdir / 'config.json').read_text())
-  del fields['sha256']
-  return json.dumps(fields)
-
-
 def evaluated(capsys, workdir, *flags):
   capsys.readouterr()
   assert main(['evaluate', f'--workdir={workdir}', '--json', *flags]) == 0
@@ -65,9 +58,7 @@ def test_either_kind_of_pairs_is_that_of_a_run_trained_so(workdir, tmp_path, cap
   # The same run with the other objective and rows in its config.
   other = tmp_path / 'w'
   shutil.copytree(workdir, other)
-  text = unsealed(other)
-  assert text.count("'next'") == 2  # of the objective and of the rows
-  (other / 'config.json').write_text(text.replace("'next'", "'order'"))
+  tiny.change_config(other, "'next'", "'order'")
   of_order = evaluated(capsys, other)
   for measure in ('loss', 'accuracy'):
     told = key.format(measure)
@@ -99,8 +90,7 @@ def test_a_model_without_scores_fails_in_a_line(workdir, capsys, monkeypatch):
 def test_bad_use_is_one_line(workdir, tmp_path, capsys):
   alone = tmp_path / 'w'
   shutil.copytree(workdir, alone)
-  text = unsealed(alone)
-  (alone / 'config.json').write_text(text.replace(", pair='next'", ''))
+  tiny.change_config(alone, ", pair='next'", '')
   for folder, kind, error in (
     (workdir, 'both', '--pairs=both: unknown; one of next, order\n'),
     (workdir, 'unified', '--pairs=unified: unknown; one of next, order\n'),

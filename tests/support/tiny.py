@@ -3,6 +3,7 @@
 """Models and configs small enough for tests, with sizes that all differ."""
 
 import functools
+import json
 import pathlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -231,6 +232,16 @@ def save(folder: pathlib.Path, tokenizer: Tokenizer, **fields: Any) -> None:
   Checkpointer(str(folder)).finish(parts_lib.initial_state(parts))
   (folder / 'config.json').write_text(config_lib.to_json(parts.config))
   tokenizer.save(str(folder / 'tokenizer'))
+
+
+def change_config(workdir: pathlib.Path, old: str, new: str) -> None:
+  """Replaces a text in a run's config, as who moves its files does, without its checksum."""
+  path = workdir / 'config.json'
+  fields = json.loads(path.read_text())
+  del fields['sha256']
+  text = json.dumps(fields)
+  assert old in text
+  path.write_text(text.replace(old, new))
 
 
 def assert_close(found: Any, expected: Any) -> None:
