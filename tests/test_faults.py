@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger of kills and damages: sittings add up, and no failure is left."""
 
+import collections
 import random
 
 import pytest
@@ -39,7 +40,8 @@ def test_sittings_add_up(tmp_path):
 def test_all_failures_are_mended():
   """Of the ledger in the repository; what is mended has a test of its own."""
   rows = faults.read(faults.PATH)
-  assert {row['what'] for row in rows} == {'kill', 'damage'}
+  counts = collections.Counter(row['what'] for row in rows)
+  assert counts.keys() == {'kill', 'damage'} and min(counts.values()) >= 1000  # as README says
   assert {row['kind'] for row in rows} <= {*subjects.KINDS, *subjects.TINY, *subjects.JOBS}
   assert not [row for row in rows if row['outcome'] == 'failed' and not row.get('mended')]
 
