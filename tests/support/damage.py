@@ -118,9 +118,10 @@ def _is_number(part: str) -> bool:
 
 
 def names(line: str, damage: Damage, workdir: pathlib.Path) -> bool:
-  """Whether a line names a damaged file, or a folder in the workdir that holds it."""
+  """Whether a line names the workdir, and in it a damaged file or a folder that holds it."""
   paths = [pathlib.PurePath(x) for x in (damage.file, damage.other) if x]
-  return any(f'{workdir / x}' in line for path in paths for x in (path, *path.parents[:-1]))
+  named = any(f'{x}' in line for path in paths for x in (path, *path.parents[:-1]))
+  return f'{workdir}' in line and named
 
 
 def judge(
