@@ -24,6 +24,7 @@ TINY = [
 ROLLOUTS = [*TINY, '--config.model.vocab_size=97', '--what=rollouts', '--steps=1']
 
 
+@pytest.mark.long
 @pytest.mark.slow  # compiles all programs of two methods
 def test_both_sides_and_all_parts(capsys):
   assert main(['benchmark', *ROLLOUTS, '--config.batch.size=16', '--json']) == 0
@@ -56,6 +57,7 @@ def test_rollouts_refuse(field, message, capsys):
   assert message in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.slow  # compiles all programs of a server
 def test_clients_are_answered(capsys):
   flags = [
@@ -90,6 +92,7 @@ START = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.slow  # three processes
 def test_the_parts_of_a_start(capsys):
   began = time.monotonic()

@@ -10,6 +10,7 @@ from gpt_jax.core.config import loading
 from gpt_jax.core.costs import matmuls
 from gpt_jax.core.tokens import prepare
 from tests.support import ejected
+from tests.support.cases import slow
 from tests.support.tiny import one_device  # noqa: F401
 
 STEPS = 50
@@ -153,7 +154,11 @@ def small(name, changes, folder):
   return ejected.config_of(name, **{**SMALL, **data, **changes})
 
 
-@pytest.mark.parametrize('case', CASES)
+# Together they have every part but ALiBi.
+FAST = ('gpt2', 'gpt3', 'chinchilla', 'palm', 'llama3', 'switch_t5', 'transformer', 'bert')
+
+
+@pytest.mark.parametrize('case', [case if case in FAST else slow(case) for case in CASES])
 def test_losses_and_parameters(case, tmp_path):
   name, changes = CASES[case]
   config = small(name, changes, tmp_path)

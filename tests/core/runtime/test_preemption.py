@@ -296,7 +296,7 @@ def test_saves_by_time_change_nothing(tmp_path):
   train.train(config(data), str(whole))
   train.train(config(data, **{'checkpoint.every_minutes': 0, 'log.every_steps': 1}), str(often))
   saved = [m['step'] for m in metrics.read(str(often)) if m.get('event') == 'saved']
-  assert len({*saved}) > 4 >= len({*range(6, STEPS, 6), STEPS})
+  assert {*saved} > {6, 12, STEPS}  # how many more depends on the machine
   whole_runs.same_state(whole, often)
   steps = [Checkpoints(str(x), read_only=True).steps() for x in (whole, often)]
   assert steps[0] == steps[1] == [6, 12, STEPS]

@@ -296,6 +296,7 @@ def test_runs_have_the_same_bits(tmp_path, expected, setting):
   assert digest(tmp_path) == expected()
 
 
+@pytest.mark.long
 @pytest.mark.slow  # on eight devices gathered weights are rounded to it, on one none are
 @pytest.mark.parametrize('setting', ['fsdp=8', 'data=4 fsdp=2', 'two processes, data=2'])
 def test_runs_in_bfloat16_have_the_same_bits(tmp_path, expected, setting):
