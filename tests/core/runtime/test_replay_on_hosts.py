@@ -70,6 +70,7 @@ def trained(workdir, case, kind):
   return ends(start_python([*command, f'--workdir={workdir}'], case.hosts, case.devices))
 
 
+@pytest.mark.long
 @pytest.mark.slow  # six or nine processes
 @pytest.mark.parametrize('name', CASES)
 def test_faults_of_the_last_host(name, tmp_path):

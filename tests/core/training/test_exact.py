@@ -289,6 +289,7 @@ def expected(tmp_path_factory):
   return alone
 
 
+@pytest.mark.long
 @pytest.mark.slow  # above, a few steps of a smaller model
 @pytest.mark.parametrize('setting', [name for name in SETTINGS if name != 'one device'])
 def test_runs_have_the_same_bits(tmp_path, expected, setting):
