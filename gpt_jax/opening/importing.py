@@ -41,11 +41,11 @@ def model_of(parts: Parts, workdir: str) -> Transformer:
   if origin is None:
     return parts.model
   path, remedy = os.path.join(workdir, ORIGIN), 'convert the checkpoint again with --from_hf'
-  found = files.parse(origin, path, remedy=remedy, needs=('config', 'kind', 'names'))
-  known = files.unsealed(found, path, remedy=remedy)
-  known['names'] = tuple(known['names'])
-  known.pop('repository', None)  # for who reads the file
-  return hf.imported(parts.config.model, hf.ExportOrigin(**known))
+  fields = files.parse(origin, path, remedy=remedy, needs=('config', 'kind', 'names'))
+  fields = files.unsealed(fields, path, remedy=remedy)
+  fields['names'] = tuple(fields['names'])
+  fields.pop('repository', None)  # for who reads the file
+  return hf.imported(parts.config.model, hf.ExportOrigin(**fields))
 
 
 # The kinds of `hf.heads` that a workdir can hold.

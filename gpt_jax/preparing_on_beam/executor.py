@@ -33,7 +33,6 @@ A worker holds one document and a chunk, or one file of the store, never more.
 import collections
 import dataclasses
 import functools
-import hashlib
 import io
 import json
 import logging
@@ -147,7 +146,7 @@ class Beam:
       versions,
     ]
     # A hash, so that what workers are sent does not grow with the files.
-    wanted = hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()
+    wanted = files.digest(all_of_it)
     if result := _read_result(folder, wanted):
       log.info('%s: going on after cleaning', folder)
     else:

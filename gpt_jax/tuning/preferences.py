@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gpt_jax.core.config import Config
-from gpt_jax.core.files import arrays, buckets
+from gpt_jax.core.files import arrays, buckets, files
 from gpt_jax.core.objectives.base import Objective
 from gpt_jax.core.ranges import Fraction, Inside, Positive, Weight
 from gpt_jax.core.rows.row_order import Batch
@@ -191,7 +191,7 @@ def add_reference(
   """
   config, path = parts.config, os.path.join(workdir, REFERENCE)
   about = [config.finetune.init, config.finetune.data, config.finetune.length]
-  of_run = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+  of_run = files.digest(about)
   log_probs = _read_reference(path, of_run) if os.path.exists(path) else None
   if log_probs is None:
     rows = splits.values()

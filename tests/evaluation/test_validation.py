@@ -58,7 +58,7 @@ def test_either_kind_of_pairs_is_that_of_a_run_trained_so(workdir, tmp_path, cap
   # The same run with the other objective and rows in its config.
   other = tmp_path / 'w'
   shutil.copytree(workdir, other)
-  tiny.change_config(other, "'next'", "'order'")
+  assert tiny.change_config(other, "'next'", "'order'") == 2  # of the objective and of the rows
   of_order = evaluated(capsys, other)
   for measure in ('loss', 'accuracy'):
     told = key.format(measure)
@@ -90,7 +90,7 @@ def test_a_model_without_scores_fails_in_a_line(workdir, capsys, monkeypatch):
 def test_bad_use_is_one_line(workdir, tmp_path, capsys):
   alone = tmp_path / 'w'
   shutil.copytree(workdir, alone)
-  tiny.change_config(alone, ", pair='next'", '')
+  assert tiny.change_config(alone, ", pair='next'", '') == 1
   for folder, kind, error in (
     (workdir, 'both', '--pairs=both: unknown; one of next, order\n'),
     (workdir, 'unified', '--pairs=unified: unknown; one of next, order\n'),

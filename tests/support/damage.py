@@ -13,9 +13,9 @@ ends as the one that was left alone: parameters, optimizer state, average of the
 weights, every logged loss and evaluation, or the files that a command is for, bit
 for bit, but for what the damaged log itself had; or it ends with exit code 1 or 2
 and one line that names the file, or the folder that it cannot be read without.
-`evaluate` may also say that it takes an older checkpoint. Ends
-with exit code 1 where none of these holds. The kinds of runs are in `subjects`;
-each damage is of the kind with the fewest in the ledger (`faults`).
+`evaluate` may also say that it takes an older checkpoint. Ends with exit code 1
+where none of these holds. The kinds of runs are in `subjects`; each damage is of
+the kind with the fewest in the ledger (`faults`).
 """
 
 import argparse
@@ -118,10 +118,13 @@ def _is_number(part: str) -> bool:
 
 
 def names(line: str, damage: Damage, workdir: pathlib.Path) -> bool:
-  """Whether a line names the workdir, and in it a damaged file or a folder that holds it."""
-  paths = [pathlib.PurePath(x) for x in (damage.file, damage.other) if x]
-  named = any(f'{x}' in line for path in paths for x in (path, *path.parents[:-1]))
-  return f'{workdir}' in line and named
+  """Whether a line names a damaged file, or a folder in the workdir that holds it."""
+  for path in map(pathlib.PurePath, filter(None, (damage.file, damage.other))):
+    if f'{workdir}: holds no {path}' in line:
+      return True
+    if any(f'{workdir / x}' in line for x in (path, *path.parents[:-1])):
+      return True
+  return False
 
 
 def judge(
@@ -239,17 +242,16 @@ def main() -> int:
       starts[kind] = begun(wholes[kind], kind, folder, args.config, flags)
     out = wholes[kind].workdir if kind in JOBS else folder / f'damaged_{kind}'
     start = rng.choice(starts[kind])
-    # What a new run reads, which is put back afterwards.
-    reads = start if start.name == BEFORE else None
-    hurt = reads or out
-    shutil.copytree(start, folder / 'put_back' if reads else out)
+    in_place = start.name == BEFORE  # which a new run reads; it is put back
+    hurt = start if in_place else out
+    shutil.copytree(start, folder / 'put_back' if in_place else out)
     damage = draw(hurt, rng)
     damage.apply(hurt)
     faulted = Work(out, kind) if kind in JOBS else Run(out, kind, args.config, flags, forked=True)
     faulted.start()
     end, why = judge(wholes[kind], faulted, faulted.process.wait(), damage, hurt)
     told = why and f'{damage}: {why}'.replace(f'{folder}/', '')
-    file = f'{BEFORE}/{damage.file}' if reads else damage.file
+    file = f'{BEFORE}/{damage.file}' if in_place else damage.file
     ledger.add(kind, f'{damage.how} {kind_of(file)}', end, told)
     print(f'{number + 1} of {args.damages}: {kind}, {damage}: {end} {why}', flush=True)
     if end == 'failed':
@@ -258,9 +260,9 @@ def main() -> int:
       shutil.copytree(hurt, copy)
       shutil.copy(out.with_suffix('.stderr'), copy.with_suffix('.stderr'))
       print(f'see {copy}', flush=True)
-    if reads:
-      shutil.rmtree(reads)
-      (folder / 'put_back').rename(reads)
+    if in_place:
+      shutil.rmtree(start)
+      (folder / 'put_back').rename(start)
     shutil.rmtree(out, ignore_errors=True)  # a run that was refused has none
     out.with_suffix('.stderr').unlink()
   print(f'{wrong} of {args.damages}, seed {ledger.seed}, ended in neither way')

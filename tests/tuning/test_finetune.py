@@ -154,7 +154,7 @@ def test_a_run_knows_its_data(workdir, task, tmp_path, capsys):
   for path in map(pathlib.Path, re.findall("'(.*?)'", task)):
     shutil.copy(path, tmp_path)
     folder = str(path.parent)
-  tiny.change_config(again, folder, str(tmp_path))
+  assert tiny.change_config(again, folder, str(tmp_path))
   argv = flags(task.replace(folder, str(tmp_path)), again)
   dev = tmp_path / 'dev.tsv'
   old = dev.read_text()

@@ -227,7 +227,7 @@ def test_another_base_is_refused(folders, tmp_path, capsys):
   tiny.save(there / 'base', BYTES, **SIZES, seed=2)
   with pytest.raises(UsageError, match=r'base.json: folder=.* fingerprint of'):
     models.load_state(str(there / 'run'))
-  tiny.change_config(there / 'run', str(folders), str(there))
+  assert tiny.change_config(there / 'run', str(folders), str(there))
   assert main(flags(there, there / 'run')) == 2
   assert 'has adapters of the model with fingerprint' in capsys.readouterr().err
 

@@ -7,7 +7,6 @@ import dataclasses
 import datetime
 import functools
 import glob
-import hashlib
 import json
 import math
 import os
@@ -148,7 +147,8 @@ class CheckpointContents(NamedTuple):
 def signed(contents: CheckpointContents) -> dict[str, Any]:
   """The contents as JSON, with the checksum of that JSON."""
   rows = {name: list(array) for name, array in contents.arrays.items()}
-  return {'arrays': rows, 'record': contents.record, 'sha256': _digest(rows, contents.record)}
+  digest = files.digest([rows, contents.record])
+  return {'arrays': rows, 'record': contents.record, 'sha256': digest}
 
 
 def verified(text: str) -> CheckpointContents:
@@ -159,13 +159,9 @@ def verified(text: str) -> CheckpointContents:
   """
   content = json.loads(text)
   rows, record = content['arrays'], content['record']
-  if content['sha256'] != _digest(rows, record):
+  if content['sha256'] != files.digest([rows, record]):
     raise ValueError('the list of checksums was changed')
   return CheckpointContents({name: Array(*row) for name, row in rows.items()}, record)
-
-
-def _digest(rows: dict[str, list], record: Any) -> str:
-  return hashlib.sha256(json.dumps([rows, record]).encode()).hexdigest()
 
 
 def difference(saved: dict[str, Array], expected: dict[str, Array]) -> str:

@@ -58,8 +58,6 @@ _UNREACHED = re.compile('retry attempts failed|UNAVAILABLE|DEADLINE_EXCEEDED')
 _FIRST, _BLOCK = 1 << 18, 1 << 24
 _SIZE = re.compile(r'total size (\d+)')
 
-_SEAL = 'sha256'  # the field of a JSON object that is the checksum of the others
-
 log = logging.getLogger('gpt_jax')
 
 
@@ -492,24 +490,18 @@ def parse(data: bytes, path: str, *, remedy: str, needs: tuple[str, ...] = ()) -
   return found
 
 
+def digest(value: Any) -> str:
+  """The sha256 of a JSON value."""
+  return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
 def sealed(fields: dict[str, Any]) -> str:
-  """The text of a JSON object with its checksum, for `unsealed`."""
-  plain = json.loads(json.dumps(fields))
-  return json.dumps({**plain, _SEAL: _digest(plain)}, indent=2) + '\n'
+  """The text of a JSON object with its digest, `sha256`."""
+  return json.dumps({**fields, 'sha256': digest(fields)}, indent=2) + '\n'
 
 
-def unsealed(found: dict[str, Any], path: str, *, remedy: str) -> dict[str, Any]:
-  """The fields of an object that was read, without its checksum.
-
-  An object without one was written by hand, or before there were checksums.
-  """
-  fields = {name: value for name, value in found.items() if name != _SEAL}
-  if _SEAL in found and found[_SEAL] != _digest(fields):
-    raise UsageError(
-      f'{path}: is damaged, or was changed; {remedy}, or, if you changed it, remove its {_SEAL}'
-    )
+def unsealed(fields: dict[str, Any], path: str, *, remedy: str) -> dict[str, Any]:
+  """The fields without their digest, which an older or handwritten file need not have."""
+  if fields.pop('sha256', None) not in (None, digest(fields)):
+    raise UsageError(f'{path}: is damaged or was changed; {remedy}')
   return fields
-
-
-def _digest(fields: dict[str, Any]) -> str:
-  return hashlib.sha256(json.dumps(fields).encode()).hexdigest()

@@ -19,9 +19,6 @@ FORMAT_VERSION = 1
 # A checksum covers this many elements of an array.
 BLOCK = 1 << 20
 
-# What `json.loads` raises.
-NOT_JSON = (ValueError, RecursionError)
-
 _SEAL = 'manifest_sha256'
 
 
@@ -107,19 +104,16 @@ def read(folder: str) -> Manifest:
     raise UsageError(
       f'{path}: is missing, so {folder} holds no finished token store; run gpt-jax prepare'
     )
-  try:
-    entries = json.loads(data)
-    version = entries['format_version']
-    seal = entries.pop(_SEAL, None)
-  except (*NOT_JSON, KeyError, TypeError, AttributeError) as e:
-    raise _damaged_manifest(path) from e
+  remedy = 'remove the folder and prepare the data again'
+  entries = files.parse(data, path, remedy=remedy, needs=('format_version',))
+  version, seal = entries['format_version'], entries.pop(_SEAL, None)
   if version != FORMAT_VERSION:
     raise UsageError(
       f'{path}: format version {version!r}, this version of gpt_jax reads '
       f'{FORMAT_VERSION}; prepare the data again'
     )
   if seal != _digest(entries):
-    raise _damaged_manifest(path)
+    raise UsageError(f'{path}: is damaged; {remedy}')
   try:
     return Manifest(**entries)
   except TypeError as e:
@@ -136,9 +130,4 @@ def checksums(array: np.ndarray) -> list[int]:
 
 
 def _digest(entries: dict) -> str:
-  data = json.dumps(entries, sort_keys=True).encode()
-  return hashlib.sha256(data).hexdigest()
-
-
-def _damaged_manifest(path: str) -> UsageError:
-  return UsageError(f'{path}: is damaged; remove the folder and prepare the data again')
+  return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()

@@ -19,7 +19,6 @@ Before it logs or saves, the host checks all steps since the last log line, and
 follows the policy `optim.on_spike`, see `optim.spikes`.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -31,6 +30,7 @@ import jax.numpy as jnp
 
 from gpt_jax.core.checkpoints import restore
 from gpt_jax.core.checkpoints.restore import Restored
+from gpt_jax.core.files import files
 from gpt_jax.core.files.buckets import write_atomically
 from gpt_jax.core.optim.spikes import WINDOW, SpikePolicy, is_spike
 from gpt_jax.core.optim.train_state import TrainState
@@ -188,10 +188,9 @@ def read_skips(workdir: str) -> Skips:
   try:
     with open(path, encoding='utf-8') as f:
       entries = json.load(f)
-    skips = _of_plain(entries)
-    if entries['sha256'] != _digest(skips):
+    if entries.pop('sha256') != files.digest(entries):
       raise ValueError('the checksum differs')
-    return skips
+    return _of_plain(entries)
   except FileNotFoundError:
     return Skips()
   except (ValueError, KeyError, TypeError, AttributeError) as e:
@@ -204,8 +203,7 @@ def read_skips(workdir: str) -> Skips:
 
 def write_skips(workdir: str, skips: Skips) -> None:
   """Writes WORKDIR/skips.json, with a checksum."""
-  text = json.dumps({**_plain(skips), 'sha256': _digest(skips)}) + '\n'
-  write_atomically(os.path.join(workdir, SKIPS), text)
+  write_atomically(os.path.join(workdir, SKIPS), files.sealed(_plain(skips)))
 
 
 def known_skips(workdir: str) -> Skips:
@@ -273,10 +271,6 @@ def _plain(skips: Skips) -> dict[str, Any]:
 
 def _of_plain(fields: dict[str, Any]) -> Skips:
   return _of_entries(fields['skips'])._replace(pending=fields['pending'])
-
-
-def _digest(skips: Skips) -> str:
-  return hashlib.sha256(json.dumps(_plain(skips)).encode()).hexdigest()
 
 
 def _is_evaluation(line: dict[str, Any]) -> bool:

@@ -47,7 +47,8 @@ def read_config(workdir: str, field: str = '--workdir') -> Config:
     fields = files.read_json(path, remedy=RESTORE, needs=('model', 'tokenizer'))
   except (FileNotFoundError, NotADirectoryError) as e:
     raise UsageError(f'{field}={workdir}: holds no run (no config.json); train one first') from e
-  fields = files.unsealed(fields, path, remedy=RESTORE)
+  remedy = f'{RESTORE}, or, if you changed it, remove its sha256'
+  fields = files.unsealed(fields, path, remedy=remedy)
   try:
     config = ConfigDict(fields).lock()
     config_lib.check_resolved(config)
@@ -371,5 +372,4 @@ def start(config: Config, workdir: str, tokenizer: Tokenizer) -> None:
     os.mkdir(temporary)
     tokenizer.save(temporary)
     os.replace(temporary, folder)
-  path = os.path.join(workdir, 'config.json')
-  write_atomically(path, files.sealed(config.to_dict()))
+  write_atomically(os.path.join(workdir, 'config.json'), files.sealed(config.to_dict()))

@@ -120,6 +120,30 @@ def test_a_flipped_bit_of_a_config(workdir):
   assert {*results} == {'read', 'refused'}
 
 
+def test_a_changed_digit_of_a_config(workdir):
+  """All that still parses: readers of a workdir have nothing else to compare it with."""
+  path, config = workdir / 'config.json', config_lib.resolve(tiny.config())
+  text = files.sealed(config.to_dict())
+  path.write_text(text)
+  assert trained_lib.read_config(str(workdir)) == config
+  places = [i for i, c in enumerate(text) if c in '3579']
+  assert len(places) > 30
+  for i in places:
+    path.write_text(f'{text[:i]}{int(text[i]) - 1}{text[i + 1 :]}')
+    refused(path, trained_lib.read_config, str(workdir))
+
+
+def test_who_changes_a_config_removes_its_checksum(workdir):
+  path, config = workdir / 'config.json', config_lib.resolve(tiny.config())
+  fields = json.loads(files.sealed(config.to_dict())) | {'seed': 7}
+  path.write_text(json.dumps(fields))
+  refused('if you changed it, remove its sha256', trained_lib.read_config, str(workdir))
+  del fields['sha256']
+  path.write_text(json.dumps(fields))
+  changes = config_lib.differences(config, trained_lib.read_config(str(workdir)))
+  assert changes == ['seed: 0 -> 7']
+
+
 def test_all_readers_refuse_a_field_that_is_damaged(workdir):
   path = workdir / 'config.json'
   path.write_text(path.read_text().replace('"clip_norm"', '"clip_norn"'))

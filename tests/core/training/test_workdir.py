@@ -12,7 +12,6 @@ import pytest
 
 from gpt_jax.commands import prepare
 from gpt_jax.core import config as config_lib
-from gpt_jax.core.files import files
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.text import holdout
 from gpt_jax.core.tokenizers.simple import Characters
@@ -52,36 +51,6 @@ def test_a_phase_may_be_added_where_the_run_was_not(tmp_path, later, accepted):
     return
   with pytest.raises(UsageError, match=r'another config \(data.source'):
     workdir.check_same_run(config(later), str(tmp_path))
-
-
-# A damaged config ---------------------------------------------------------
-
-
-def test_a_changed_value_of_the_config_is_seen(tmp_path):
-  """Any digit: readers of a workdir have nothing else to compare it with."""
-  given, path = config('stdlib'), tmp_path / 'config.json'
-  text = files.sealed(given.to_dict())
-  path.write_text(text)
-  assert workdir.read_config(str(tmp_path)) == given
-  places = [i for i, c in enumerate(text) if c in '3579']
-  assert len(places) > 30
-  for i in places:
-    path.write_text(f'{text[:i]}{int(text[i]) - 1}{text[i + 1 :]}')
-    with pytest.raises(UsageError, match=r'config.json: is damaged.*; restore it'):
-      workdir.read_config(str(tmp_path))
-
-
-def test_who_changes_the_config_removes_its_checksum(tmp_path):
-  given, path = config('stdlib'), tmp_path / 'config.json'
-  fields = json.loads(files.sealed(given.to_dict()))
-  fields['seed'] = 7
-  path.write_text(json.dumps(fields))
-  with pytest.raises(UsageError, match='if you changed it, remove its sha256'):
-    workdir.read_config(str(tmp_path))
-  del fields['sha256']
-  path.write_text(json.dumps(fields))
-  found = workdir.read_config(str(tmp_path))
-  assert config_lib.differences(given, found) == ['seed: 0 -> 7']
 
 
 # One process at a time ----------------------------------------------------
