@@ -390,7 +390,7 @@ def test_a_rewind_that_was_cut_short_is_finished(data, tmp_path, monkeypatch):
   resumed = []
   fit = loop.fit
   monkeypatch.setattr(
-    train, 'fit', lambda job, state: resumed.append(int(state.step)) or fit(job, state)
+    loop, 'fit', lambda job, state: resumed.append(int(state.step)) or fit(job, state)
   )
   train.train(config(data, **{'checkpoint.keep': 9}), str(workdir))
   assert resumed == [8]
